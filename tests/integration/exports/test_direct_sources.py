@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -53,6 +54,19 @@ def test_csv_object_is_read_row_by_row(world: ExportWorld, way: str, monkeypatch
     assert [int(row["id"]) for row in rows] == list(range(450))
     assert rows[7] == {"id": "7", "name": "名字7", "note": 'a "b",\nline 7'}
     assert shown.get("warnings") is None, way
+
+
+def test_header_rows_of_few_objects_are_remembered(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that lives for hours would else keep those of all objects that it read."""
+    monkeypatch.setattr(s3_object, "_MOST_HEADS", 2)
+    monkeypatch.setattr(s3_object, "_heads", {})
+    for number in range(5):
+        _, data = world.export(source=put(world, f"{number}.csv", f"c{number}\n1\n".encode()))
+        assert data == f"c{number}\n1\n".encode()
+
+    assert len(s3_object._heads) <= 2
+    wide = put(world, "wide.csv", ",".join(map(str, range(16_385))).encode())
+    assert "more than 16384 columns" in world.run(world.submit(source=wide))["failed_reason"]
 
 
 def test_csv_field_of_any_length_is_read(world: ExportWorld) -> None:
@@ -326,6 +340,24 @@ def test_slow_query_continues_in_the_next_attempt(world: ExportWorld) -> None:
     assert len(athena.tokens) == 1, "the query was not started again"
 
 
+def test_source_timeout_holds_for_queries_and_objects(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_athena(world, Athena(5, ["RUNNING"]))
+    shown = world.run(world.submit(source=sql(), source_timeout=7))
+    assert "did not end within 7 s" in shown["failed_reason"]
+
+    read = s3_object._Reading._bytes
+
+    def slow(reading: s3_object._Reading, offset: int, count: int) -> bytes:
+        if offset < 3:
+            time.sleep(1.1)
+        return read(reading, offset, count)
+
+    source = put(world, "slow.csv", b"id\n1\n2\n")
+    monkeypatch.setattr(s3_object._Reading, "_bytes", slow)
+    assert "within the source_timeout" in world.run(world.submit(source=source, source_timeout=1))["failed_reason"]
+    assert world.export(source=source, source_timeout=600)[1] == b"id\n1\n2\n"
+
+
 def test_sql_may_begin_with_comments(world: ExportWorld) -> None:
     with_athena(world, Athena(1, ["SUCCEEDED"]))
     text = "/* a * b */ -- c\n" + "/**/" * 400 + "\nselect 1"
@@ -356,21 +388,25 @@ def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
         ({"athena": {"workgroup": "primary", "sql": "SELECT 1"}}, "SourceWorkgroup"),
     ],
 )
-def test_source_that_the_operator_does_not_allow_is_422(
+def test_source_that_the_operator_does_not_allow_is_403(
     world: ExportWorld, given: dict[str, Any], parameter: str
 ) -> None:
     refused = world.post(source=given)
-    assert refused.status == 422
+    assert (refused.status, refused.json()["code"]) == (403, "source_not_granted")
     assert parameter in refused.json()["detail"]
+    kind, options = next(iter(given.items()))
+    (error,) = refused.json()["errors"]
+    assert error["loc"][:3] == ["body", "source", kind], "the form shows it at its field"
+    assert error["loc"][3] in options
 
 
 def test_own_table_and_bucket_are_never_a_source(world: ExportWorld) -> None:
     """A pattern that is too wide does not give access to other projects' records."""
     allowed, settings = world.cloud.app.exports.allowed_sources, world.cloud.app.settings
     allowed.bucket = allowed.table = "*"
-    assert world.post(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 422
+    assert world.post(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 403
     own = {"table": settings.table_name, "key_condition": "pk = :p", "values": {":p": "x"}}
-    assert world.post(source={"dynamodb": own}).status == 422
+    assert world.post(source={"dynamodb": own}).status == 403
 
 
 def test_project_reads_only_what_an_admin_allows(world: ExportWorld) -> None:
@@ -378,7 +414,7 @@ def test_project_reads_only_what_an_admin_allows(world: ExportWorld) -> None:
     task_id = world.submit(source=source)
     grant(world, f"s3://{BUCKET}/bank/*")
     refused = world.post(source=source)
-    assert (refused.status, "read_from" in refused.json()["detail"]) == (422, True)
+    assert (refused.status, "read_from" in refused.json()["detail"]) == (403, True)
     shown = world.run(task_id)
     assert (shown["status"], "read_from" in shown["failed_reason"]) == ("failed", True)
 
@@ -397,7 +433,7 @@ def test_grant_of_a_database_allows_no_other(world: ExportWorld) -> None:
         {"database": None},
     ):
         refused = world.post(source={"athena": {k: v for k, v in (sql()["athena"] | place).items() if v}})
-        assert (refused.status, "read_from" in refused.json()["detail"]) == (422, True), place
+        assert (refused.status, "read_from" in refused.json()["detail"]) == (403, True), place
     # Also an order that was accepted before.
     shown = world.run(task_id)
     assert (shown["status"], "bank.accounts" in shown["failed_reason"]) == ("failed", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
 from tests.support.moto.cloud import Answer
 from tidegate.files.model import upload_object
+from tidegate.sheets.rows import value_text
 from tidegate.sheets.table import letters
 
 TEMPLATE = {
@@ -52,6 +54,38 @@ def test_pulled_rows_fill_the_template(world: ExportWorld) -> None:
     assert found[-2] == [None, None, "=SUM(C3:C2502)"]
     assert not shown.get("warnings")
     assert not world.objects("staging/")
+
+
+def test_values_keep_their_digits(world: ExportWorld) -> None:
+    file_id = template(world, sheet_of({"A1": "{sum} at {rate}", "A2": "{.a}", "A3": "{sum}", "A4": "{rate}"}))
+    fill = f'{{"file_id": "{file_id}", "values": {{"sum": 12345678901234567.89, "rate": 100.00}}}}'
+    order = '"name": "orders", "type": "excel", "source_data": [{"a": 1}]'
+    wanted = [["12345678901234567.89 at 100.00"], [1], ["12345678901234567.89"], [100]]
+
+    task_id = world.cloud.http("POST", "/v1/task", body=f'{{{order}, "fill": {fill}}}', key=world.project.key).json()
+    world.run(task_id["task_id"])
+    assert cells(world.file(task_id["task_id"])) == wanted
+
+    posted = world.cloud.http(
+        "POST", "/v1/download/sync", body=f'{{{order}, "fill": {json.dumps(fill)}}}', key=world.project.key
+    )
+    asked = world.get("/v1/download/sync", type="excel", source_data='[{"a": 1}]', fill=fill)
+    assert (cells(posted.body), cells(asked.body)) == (wanted, wanted)
+
+    made = world.cloud.http(
+        "POST",
+        "/v1/export-schedules",
+        body=f'{{{order}, "schedule": "rate(1 day)", "fill": {fill}}}',
+        key=world.project.key,
+    ).json()
+    path = f"/v1/export-schedules/{made['schedule_id']}"
+    assert world.get(path).json()["order"]["fill"]["values"]["rate"] == 100
+    assert world.cloud.http("PATCH", path, body='{"note": "n"}', key=world.project.key).status == 200
+    stored = world.cloud.app.exports.schedules
+    kept = stored.order(stored.get(world.project.id, made["schedule_id"])).spec.fill
+    assert kept
+    assert kept.values
+    assert value_text(kept.values["sum"]) == "12345678901234567.89"
 
 
 def test_several_tables_fill_lists_named_by_title_or_number(world: ExportWorld) -> None:

@@ -63,6 +63,16 @@ def test_ranges_and_staged_pages_are_masked_alike(masked: ExportWorld, kind: str
     assert rows_of(kind, joined) == rows_of(kind, staged) == expected
 
 
+@pytest.mark.parametrize("name", [" mobile", "Mobile\u00a0", "ＭＯＢＩＬＥ", "mob\u200bile", "MOBILE\ufeff", "mobi le"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_column_is_masked_however_its_name_is_spaced(masked: ExportWorld, kind: str, name: str) -> None:
+    """The head of a CSV object may be `id, mobile`: a mask that is missed for a blank shows what it should hide."""
+    masked.source.rows = [{"id": 1, name: "13800138000"}]
+    _, data = masked.export(type=kind, template=[{"name": "id"}, {"name": name, "style": {"type": "integer"}}])
+    (found,) = pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist() if kind == "parquet" else [json.loads(data)]
+    assert found[name] == "138****8000"
+
+
 def test_project_masks_show_as_many_characters_as_set(world: ExportWorld) -> None:
     set_masks(world, {"a": {"start": 2}, "b": {"end": 3}, "c": {"start": 1, "end": 1}, "d": {}})
     world.source.rows = [dict.fromkeys("abcd", "12345")]

@@ -17,6 +17,7 @@ from werkzeug import Response
 from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tidegate.exports import steps
+from tidegate.exports.source import SourcePage, TablePages
 from tidegate.http.model import Limits
 from tidegate.queue.retention import clean
 
@@ -42,6 +43,31 @@ def test_without_total_a_short_page_is_the_last(world: ExportWorld) -> None:
     world.source.rows, world.source.answer = numbered(150), without_total
     world.export(step=100)
     assert world.source.pages == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("how", ["staged", "sync"])
+def test_empty_page_among_full_ones_is_the_end(world: ExportWorld, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages after it were requested at the same time; no page is requested again and again."""
+    recorded, record_page = list[int](), TablePages.record
+
+    def recorded_once(pages: TablePages, number: int, page: SourcePage) -> None:
+        assert number not in recorded
+        recorded.append(number)
+        record_page(pages, number, page)
+
+    def answer(source: PagedSource, page: int, size: int) -> Any:
+        return honest(source, page, size) if page != 2 else {"status": 200, "data": {"data": [], "total": 1500}}
+
+    monkeypatch.setattr(TablePages, "record", recorded_once)
+    world.source.rows, world.source.answer = numbered(1500), answer
+    if how == "sync":
+        shown = world.post("/v1/download/sync", step=100, parallel=8)
+        warnings, rows = shown.headers["x-warnings"], len(read_csv(shown.body))
+    else:
+        exported, data = world.export(step=100, parallel=8)
+        warnings, rows = exported["warnings"][0], len(read_csv(data))
+    assert "the source announced a total of 1500 rows" in warnings
+    assert 400 <= rows < 1400
 
 
 def test_empty_source_makes_a_file_without_rows(world: ExportWorld) -> None:
@@ -255,10 +281,11 @@ def busy(status: int | str = 503) -> dict[str, Any]:
     return {"status": status, "msg": "busy"}
 
 
-OUTAGES = [busy(), busy("500"), busy(429), Response("<html>502 Bad Gateway</html>"), Response("")]
+CUT = '{"status": 200, "data": {"total": 2050, "data": [{"id": 100, "na'
+OUTAGES = [busy(), busy("500"), busy(429), Response("<html>502 Bad Gateway</html>"), Response(""), Response(CUT)]
 
 
-@pytest.mark.parametrize("outage", OUTAGES, ids=["503", "500", "429", "html", "empty"])
+@pytest.mark.parametrize("outage", OUTAGES, ids=["503", "500", "429", "html", "empty", "cut"])
 @pytest.mark.parametrize("how", ["ranges", "staged"])
 def test_outage_in_the_body_is_retried_like_http_503(world: ExportWorld, how: str, outage: Any) -> None:
     def answer(source: PagedSource, page: int, size: int) -> Any:
@@ -459,3 +486,19 @@ def test_sample_returns_the_first_rows_and_queues_nothing(world: ExportWorld) ->
     assert answer.json()["total"] == 250
     assert world.source.pages == {0: 1}
     assert world.cloud.http("GET", "/v1/tasks", key=world.project.key).json()["items"] == []
+
+
+def test_sample_shows_numbers_that_javascript_would_change_as_text(world: ExportWorld) -> None:
+    numbers = '{"a": 0.25, "b": 100.00, "c": 12345678901234567, "d": 1e400, "e": [1.10, 7], "f": -12345678901234567.5}'
+    world.source.answer = lambda *_: Response(f'{{"status": 200, "data": {{"data": [{numbers}], "total": 1}}}}')
+    [row] = world.cloud.http(
+        "POST", "/v1/task/sample", json={"source_url": world.source.url}, key=world.project.key
+    ).json()["rows"]
+    assert row == {
+        "a": 0.25,
+        "b": "100.00",
+        "c": "12345678901234567",
+        "d": "1e400",
+        "e": ["1.10", 7],
+        "f": "-12345678901234567.5",
+    }

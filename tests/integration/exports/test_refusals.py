@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 from typing import Any
 
 import openpyxl
@@ -54,6 +55,9 @@ def test_given_decimals_keep_their_digits(world: ExportWorld) -> None:
     assert world.file(task_id) == b"a,b\n12345678901234567.89,100.00\n"
     synchronous = world.get("/v1/download/sync", name="now", source_data='[{"b": 100.00}]')
     assert synchronous.body == b"b\n100.00\n"
+    raw = '{"source_data": [{"a": 12345678901234567891e0, "b": 5E2}]}'
+    posted = world.cloud.http("POST", "/v1/download/sync", body=raw, key=world.project.key)
+    assert posted.body == b"a,b\n12345678901234567891e0,5E2\n"
 
 
 def test_row_counts_of_a_template_count_toward_the_sync_limit(world: ExportWorld) -> None:
@@ -141,6 +145,7 @@ def test_total_leaves_out_texts_with_a_warning(world: ExportWorld, rows: int) ->
     synchronous = world.cloud.http("POST", "/v1/download/sync", json=order, key=world.project.key)
     assert synchronous.status == 200, synchronous.body
     assert read_sheet(synchronous.body)[-1] == ("Total", 0.25 * (rows - 1))
+    assert json.loads(synchronous.headers["x-warnings"]) == shown["warnings"]
 
 
 def test_header_and_footer_keep_their_digits(world: ExportWorld) -> None:
@@ -160,6 +165,21 @@ def test_header_and_footer_keep_their_digits(world: ExportWorld) -> None:
     query = {"type": "excel", "source_data": '[{"a": 1}]', "header": '{"sum": 100.00, "n": 7}'}
     for answer in (posted, world.get("/v1/download/sync", **query)):
         assert read_sheet(answer.body)[0][0] == "sum：100.00        n：7"
+
+
+@pytest.mark.parametrize("text", ["[draft] North", "[1", "{not json", '["a"]'])
+def test_header_text_may_begin_with_a_bracket(world: ExportWorld, text: str) -> None:
+    order = {"type": "excel", "source_data": [{"a": 1}], "header": text, "footer": text}
+    sheet = read_sheet(world.post("/v1/download/sync", **order).body)
+    assert (sheet[0][0], sheet[-1][0]) == (text, text)
+    several = {"type": "excel", "source_data": [[{"a": 1}]], "header": [text]}
+    assert read_sheet(world.post("/v1/download/sync/multiple", **several).body)[0][0] == text
+
+    def answer(source: Any, page: int, size: int) -> Any:
+        return {"status": 200, "data": {"data": [{"a": 1}], "total": 1, "header": text}}
+
+    world.source.answer = answer
+    assert read_sheet(world.export(type="excel")[1])[0][0] == text
 
 
 def test_schedule_keeps_the_digits_of_header_and_footer(world: ExportWorld) -> None:

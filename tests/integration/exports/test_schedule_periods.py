@@ -65,7 +65,7 @@ def test_period_begins_at_the_last_run_that_started(world: ExportWorld, monkeypa
         raise Busy("the table is throttled")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Orders, "place", busy)
+        patched.setattr(Orders, "queue_order", busy)
         for _ in range(110):
             fire(world, 60)
     assert runs(world, schedule_id)[0]["code"] == "busy"
@@ -83,7 +83,7 @@ def test_later_try_asks_for_the_same_period(world: ExportWorld, monkeypatch: pyt
         raise Busy("the table is throttled")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Orders, "place", busy)
+        patched.setattr(Orders, "queue_order", busy)
         assert fire(world, 3600) == 0
     assert fire(world, 60) == 1
     assert asked(world, schedule["schedule_id"])["to"] == schedule["next_run"].replace(".000Z", "+00:00")

@@ -142,7 +142,7 @@ def test_refused_run_is_recorded_and_the_next_one_follows(world: ExportWorld, mo
         raise Invalid("there is no type export")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Orders, "place", refuses)
+        patched.setattr(Orders, "queue_order", refuses)
         assert fire(world) == 0
     assert [(run["state"], run["reason"], run["code"]) for run in runs(world, schedule_id)] == [
         ("skipped", "there is no type export", "invalid")
@@ -157,7 +157,7 @@ def test_run_is_retried_after_a_busy_table(world: ExportWorld, monkeypatch: pyte
         raise Busy("the table is throttled")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Orders, "place", busy)
+        patched.setattr(Orders, "queue_order", busy)
         assert fire(world) == 0
     assert runs(world, schedule_id) == []
     assert fire(world, 60) == 1

@@ -50,6 +50,20 @@ def test_get_and_post_of_several_tables_return_the_same_file(world: ExportWorld)
     assert read_sheet(posted.body, 1) == read_sheet(got.body, 1) == [("二",), ("b",), (2,)]
 
 
+def test_warnings_are_in_a_header_as_far_as_they_fit(world: ExportWorld) -> None:
+    template = [{"name": "a"}, {"name": "编号"}]
+    [warning] = json.loads(export_now(world, source_data=[{"a": 1}], template=template).headers["x-warnings"])
+    assert warning == "template: no row has 编号, so these columns are empty"
+    assert "x-warnings" not in export_now(world, source_data=[{"a": 1}]).headers
+
+    tables = [[{"a": 1}]] * 20
+    long = export_now(
+        world, "/v1/download/sync/multiple", source_data=tables, template=[{"编" * 150: "x"}] * 20, type="excel"
+    )
+    assert 1 <= len(json.loads(long.headers["x-warnings"])) < 20
+    assert len(long.headers["x-warnings"]) <= 4000
+
+
 def test_file_over_4_5_mb_redirects_to_a_link(world: ExportWorld) -> None:
     world.source.rows = [{"text": f"{n:08d}" * 16} for n in range(40_000)]
     answer = export_now(world, source_url=world.source.url, step=5000)

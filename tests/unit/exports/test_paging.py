@@ -17,6 +17,7 @@ from tidegate.errors import (
     TooManyRequests,
     UpstreamError,
 )
+from tidegate.exports.pull import RangeRecord
 from tidegate.exports.source import PagePlace, SourcePage, TablePages, page_url, read_page, total_of
 from tidegate.sheets.table import keys_of
 
@@ -61,6 +62,9 @@ def test_unusable_response_is_refused_with_the_reason(answer: bytes, reason: str
         (b" ", UpstreamError),
         (b'{"status": 500, "msg": "out of stock"}', UpstreamError),
         (b'{"status": "503"}', ServiceUnavailable),
+        (b'{"status": 503.0}', ServiceUnavailable),
+        (b'{"status": 200, "data": {"data": [{"id": 1}', UpstreamError),
+        (b'{"status": 200, "data": {"data": []}}<br />Fatal error', UpstreamError),
         (b'{"status": 429}', TooManyRequests),
         (b'{"status": 403}', Forbidden),
         (b'{"status": 418}', RequestRefused),
@@ -237,3 +241,21 @@ def test_too_many_pages_or_keys_are_refused() -> None:
         TablePages(step=100).next_after(99_999, SourcePage(rows(100)))
     with pytest.raises(SourceBroken, match="16384 different keys"):
         TablePages().record(0, SourcePage([{f"k{number}": 1} for number in range(16_385)]))
+
+
+# What a worker of 1.1.0 reads.
+_OF_1_1 = {"table", "first", "past", "before", "rows", "ended", "cursor", "other_total", "footer", "cut", "sums"} | {
+    "fragments",
+    "widths",
+    "equal",
+    "groups",
+    "refused",
+}
+
+
+def test_result_of_a_range_is_read_by_the_version_before_and_after() -> None:
+    """During a deployment, workers of two versions share an export."""
+    record = RangeRecord(0, 0, 5, rows=500, sums=[None], fragments=[{"key": "k"}], footer={})
+    stored = json.loads(json.dumps(record.as_data()))
+    assert stored.keys() <= _OF_1_1
+    assert RangeRecord.from_data(stored | {"of_a_later_version": [1]}) == record

@@ -154,11 +154,6 @@ class Exports:
 
         return export_schedules(self)
 
-    def shown(self, request: Request) -> dict[str, Any]:
-        from tidegate.exports.model import shown
-
-        return shown(request, self.clock(), self.settings.api_url)
-
     def owned_objects(self, request: Request) -> list[str]:
         """The objects that are deleted with the record: its own, and the pages that were kept for a retry."""
         from tidegate.exports.model import keeps_pages

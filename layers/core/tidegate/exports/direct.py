@@ -21,9 +21,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.table import decode_cursor, encode_cursor
 from tidegate.common.ids import digest
-from tidegate.errors import ConnectionFailed, FetchTimeout, Invalid, ServiceUnavailable, SourceBroken
+from tidegate.errors import ConnectionFailed, FetchTimeout, ServiceUnavailable, SourceBroken, SourceNotGranted
 from tidegate.exports.model import DIRECT
-from tidegate.exports.source import PagePlace
+from tidegate.exports.source import MAX_KEYS, PagePlace
 from tidegate.projects.model import Project
 from tidegate.sheets.values import Digits, write_exact
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from tidegate.exports import Exports
 
 Options = Mapping[str, Any]
-
-# --- page body
-# The response body of a page, in the format of an HTTP source.
 
 
 def page_body(rows: Iterable[bytes], next_cursor: str | None, snapshot: str | None = None) -> bytes:
@@ -62,7 +59,8 @@ _LINE_END, _CSV_LINE_END = re.compile(rb"\n"), re.compile(rb"\r\n?|\n")
 _lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-# The column names of a version of an object, and the offset of its first row.
+# The column names of a version of an object, and the offset of its first row. A process reads few objects at a time.
+_MOST_HEADS = 20
 _heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 
 
@@ -93,6 +91,10 @@ def _head(options: Options, reading: _Reading) -> tuple[list[str], int]:
         names = _fields(records[0], options, begin) if records else []
         if len(set(names)) != len(names):
             raise SourceBroken("the header row of the object names a column twice: give every column its own name")
+        if len(names) > MAX_KEYS:
+            raise SourceBroken(f"the header row of the object has more than {MAX_KEYS} columns: check the `delimiter`")
+        if len(_heads) >= _MOST_HEADS:
+            _heads.clear()
         _heads[version] = names, end
     return _heads[version]
 
@@ -242,7 +244,8 @@ def dynamodb_page(
         request["ExclusiveStartKey"] = decode_cursor(place.cursor)
     found = exports.dynamodb.query(**request)
     rows = [
-        write_exact({name: _shown(_read.deserialize(value)) for name, value in item.items()}) for item in found["Items"]
+        write_exact({name: _json_value(_read.deserialize(value)) for name, value in item.items()})
+        for item in found["Items"]
     ]
     last = found.get("LastEvaluatedKey")
     return page_body(rows, _cursor(last) if last else None)
@@ -258,7 +261,7 @@ def _cursor(last: Mapping[str, Any]) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """boto3 refuses floats; the shortest text of a float is the number that the caller wrote."""
+    """The value with decimals instead of floats, which boto3 refuses: the numbers that the caller wrote."""
     if isinstance(value, float):
         return Decimal(repr(value))
     if isinstance(value, list):
@@ -266,7 +269,7 @@ def _storable(value: Any) -> Any:
     return {name: _storable(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-def _shown(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Numbers with all their digits, bytes as base64, sets as lists in order."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else Digits(str(value))
@@ -275,10 +278,10 @@ def _shown(value: Any) -> Any:
     if isinstance(value, set):
         # Binary values cannot be compared.
         order = None if not any(isinstance(each, Binary) for each in value) else str
-        return [_shown(each) for each in sorted(value, key=order)]
+        return [_json_value(each) for each in sorted(value, key=order)]
     if isinstance(value, list):
-        return [_shown(each) for each in value]
-    return {name: _shown(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return [_json_value(each) for each in value]
+    return {name: _json_value(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 # --- athena query
@@ -528,12 +531,17 @@ class AllowedSources:
     project_of: Callable[[str], Project]
 
     def check(self, project_id: str, source: Mapping[str, Any], field: str) -> None:
-        if detail := self.refusal(project_id, source):
-            kind = next(iter(source))
-            raise Invalid(detail, errors=[{"loc": ["body", field, kind, _NAMED_BY[kind]], "msg": detail}])
+        """SourceNotGranted unless the operator and the project's `read_from` allow the export to read this."""
+        kind = next(iter(source))
+        self.require(project_id, source, [field, kind, _NAMED_BY[kind]])
 
-    def refusal(self, project_id: str, source: Mapping[str, Any]) -> str | None:
-        """Why the project may not read this; None if it may. A batch names a bucket with a `prefix` for a `key`."""
+    def require(self, project_id: str, source: Mapping[str, Any], place: Sequence[str]) -> None:
+        """SourceNotGranted, naming this place of the body, unless the source may be read. A batch may give `prefix`
+        instead of `key`."""
+        if detail := self._refusal(project_id, source):
+            raise SourceNotGranted(detail, errors=[{"loc": ["body", *place], "msg": detail}])
+
+    def _refusal(self, project_id: str, source: Mapping[str, Any]) -> str | None:
         kind, options = next(iter(source.items()))
         part = _NAMED_BY[kind]
         parameter, allowed = {
@@ -605,7 +613,7 @@ def direct_page(
     try:
         # Check again: the operator may have withdrawn it since the order.
         exports.allowed_sources.check(project_id, source, "source")
-    except Invalid as error:
+    except SourceNotGranted as error:
         raise SourceBroken(error.detail) from error
     try:
         return _READERS[kind](exports, options, place, step, task_id, seconds)

@@ -30,30 +30,31 @@ from tidegate.exports import model as domain
 from tidegate.exports.model import (
     EXCEL,
     EXPIRED,
+    MAX_WARNINGS,
     PREFIX,
     Export,
     ExportOptions,
     ExportSpec,
     TableSpec,
     default_file_name,
+    export_view,
     file_name_for,
 )
 from tidegate.exports.source import PagePlace, SourcePage, TablePages, page_source, read_page
-from tidegate.exports.store import fill_object, output_prefix, spec_object, staging_prefix, sync_object
+from tidegate.exports.store import ExportBucket, fill_object, output_prefix, spec_object, staging_prefix, sync_object
 from tidegate.http.model import Limits
 from tidegate.projects.audit import act, audit_write
 from tidegate.queue import control
 from tidegate.queue.model import COMPLETED, Request
 from tidegate.records import declared
-from tidegate.sheets.files import content_type, extension, render
 from tidegate.sheets.rows import shaped
-from tidegate.sheets.table import check_rows, flat_rows, keys_of, leaves
-from tidegate.sheets.values import plain
-from tidegate.sheets.xlsx import TableRows, check_sheet_names
+from tidegate.sheets.table import Notes, check_rows, flat_rows, keys_of, leaves
+from tidegate.sheets.values import Digits, digits_of
 
 if TYPE_CHECKING:
     from tidegate.exports import Exports
     from tidegate.sheets.fill import Filling
+    from tidegate.sheets.xlsx import TableRows
 
 # --- exports
 # The operations of callers on exports: order, show, list, link to the file, delete.
@@ -96,6 +97,8 @@ class Orders:
             elif table.data is None:
                 urls[f"source_url{place}"] = table.source_url
         if spec.type == EXCEL and any(table.sheet_name for table in spec.tables):
+            from tidegate.sheets.xlsx import check_sheet_names
+
             with _blamed_on("sheet_name"):
                 if spec.fill:
                     raise BadTable("a filled template keeps the names of its sheets: leave out sheet_name")
@@ -113,9 +116,9 @@ class Orders:
 
     def submit(self, project_id: str, spec: ExportSpec, options: ExportOptions, who: str) -> str:
         self.check_order(project_id, spec, options)
-        return self.place(project_id, spec, options, who)
+        return self.queue_order(project_id, spec, options, who)
 
-    def place(
+    def queue_order(
         self,
         project_id: str,
         spec: ExportSpec,
@@ -173,13 +176,13 @@ class Orders:
         project = None if spec.unmask else self._exports.project_store.get(project_id, consistent=True)
         return replace(spec, masks=project.masks if project and project.masks else None)
 
-    def shown(self, request: Request) -> dict[str, Any]:
-        return self._exports.shown(request)
+    def view(self, request: Request) -> dict[str, Any]:
+        return export_view(request, self._exports.clock(), self._exports.settings.api_url)
 
     def get(self, project_id: str, task_id: str) -> dict[str, Any]:
         found = self.get_many(project_id, [task_id])
         # The request's own error says what was not found.
-        return found.get(task_id) or self.shown(self._request(project_id, task_id))
+        return found.get(task_id) or self.view(self._request(project_id, task_id))
 
     def update(self, project_id: str, task_id: str, changes: Mapping[str, Any], who: str) -> dict[str, Any]:
         """Changes what callers say about an export, whatever its state. A callback has it as it was ordered."""
@@ -192,11 +195,11 @@ class Orders:
 
     def _as_listed(self, request: Request, entry: Export | None) -> dict[str, Any]:
         """The export with what callers changed since it was ordered."""
-        shown = self.shown(request)
+        view = self.view(request)
         if entry is None:
-            return shown
+            return view
         changeable = {field.name: getattr(entry, field.name) for field in declared(Export).values() if field.f.changes}
-        kept = {name: value for name, value in shown.items() if name not in changeable}
+        kept = {name: value for name, value in view.items() if name not in changeable}
         return kept | {name: value for name, value in changeable.items() if value is not None}
 
     def get_many(self, project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -230,8 +233,8 @@ class Orders:
         request = self._request(project_id, task_id)
         if request.payload.get("unmask"):
             require("unmask")
-        shown = self.shown(request)
-        if shown["status"] == EXPIRED:
+        view = self.view(request)
+        if view["status"] == EXPIRED:
             raise Expired("the file was deleted after 7 days: order the export again")
         if request.status != COMPLETED or not request.result:
             then = "order the export again" if request.is_over else "its file can be downloaded once it is completed"
@@ -309,6 +312,14 @@ def template_bytes(exports: Exports, project_id: str, file_id: str) -> bytes:
     return data
 
 
+def kept_template(objects: ExportBucket, request: Request) -> bytes:
+    """The template as it was when the order was placed."""
+    data = objects.get(fill_object(request.project_id, request.request_id))
+    if data is None:
+        raise RecordNotFound("the template of this export was deleted: submit the export again")
+    return data
+
+
 def filling_of(spec: ExportSpec, data: bytes, tables: Sequence[TableRows]) -> Filling:
     from tidegate.sheets.fill import Filling, values_of
     from tidegate.sheets.fill_template import FillTemplate
@@ -343,12 +354,17 @@ class SyncFile:
     content_type: str
     body: bytes = b""
     url: str | None = None
+    # What the record of a queued export would say.
+    warnings: Sequence[str] = ()
 
 
 def sync_file(
     exports: Exports, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS, who: str = ""
 ) -> SyncFile:
     """The file. UseAsync if its rows are too many, or do not arrive within `seconds`, at most SECONDS."""
+    from tidegate.sheets.files import content_type, extension, render
+    from tidegate.sheets.xlsx import TableRows
+
     exports.orders.check(project_id, spec)
     spec = exports.orders.with_masks(project_id, spec)
     now = exports.clock()
@@ -357,34 +373,41 @@ def sync_file(
         exports.table.write(line)
     until = time.monotonic() + min(seconds, SECONDS)
     tables: list[TableRows] = []
+    warnings, notes = list[str](), Notes()
     total = blank_rows = 0
     for number in range(len(spec.tables)):
-        rows, answered = _rows(exports, project_id, task_id, spec, number, until)
-        table = spec.table(number, answered)
+        rows, pages = _rows(exports, project_id, task_id, spec, number, until)
+        table = spec.table(number, pages.answered)
         total += len(rows)
         # Row heads may add blank rows.
         blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
         _refuse_many(max(total, blank_rows))
         tables.append(TableRows(table, keys_of(rows), shaped(table)(rows), len(rows)))
+        warnings += [*pages.warnings(), *table.template.warnings(tables[-1].keys)]
     output = spec.output()
     ending = extension(output, tables, total)
     filling = filling_of(spec, template_of(exports, project_id, spec), tables) if spec.fill else None
-    body = b"".join(render(output, tables, total, filling=filling))
+    if filling:
+        from tidegate.sheets.fill import unfilled
+
+        warnings += unfilled(filling, tables)
+    body = b"".join(render(output, tables, total, notes, filling))
+    warnings = [*warnings, *notes.warnings()][:MAX_WARNINGS]
     name = file_name_for(file_name or default_file_name(now, task_id), ending)
-    made = SyncFile(name, content_type(output, ending), body)
+    made = SyncFile(name, content_type(output, ending), body, warnings=warnings)
     if len(body) <= MAX_BYTES:
         return made
     key = sync_object(project_id, task_id)
     exports.objects.put(key, body, made.content_type)
-    return SyncFile(name, made.content_type, url=exports.objects.link(key, LINK_SECONDS, name))
+    return replace(made, body=b"", url=exports.objects.link(key, LINK_SECONDS, name))
 
 
 def _rows(
     exports: Exports, project_id: str, task_id: str, spec: ExportSpec, number: int, until: float
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], TablePages]:
     table = spec.tables[number]
     if table.data is not None:
-        return flat_rows(table.data), {}
+        return flat_rows(table.data), TablePages()
     read = page_source(exports, project_id, task_id, spec, limits=_WITHIN_A_CALL, for_caller=True)
     at_once = min(PARALLEL, spec.parallel or PARALLEL)
     pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
@@ -424,7 +447,7 @@ def _rows(
             if not pages.confirms_total(pages.upcoming):
                 raise
             break
-    return [row for page in sorted(rows) for row in rows[page]], pages.answered
+    return [row for page in sorted(rows) for row in rows[page]], pages
 
 
 def _refuse_many(rows: int) -> None:
@@ -434,13 +457,12 @@ def _refuse_many(rows: int) -> None:
         )
 
 
-# --- sample
-# The first rows of a source, for people who lay out a table.
-
 # The smallest page size of an export; a sample is the first rows of such a page.
 STEP = 100
 ROWS = 20
 _SECONDS = 15.0
+# Doubles have no gaps up to here.
+_MOST_EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,4 +479,16 @@ def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
     read = page_source(exports, project_id, new_id(PREFIX, exports.clock()), for_caller=True)
     page = read_page(read(source_url, PagePlace(0), STEP, _SECONDS), 0)
     spec = exports.orders.with_masks(project_id, ExportSpec((TableSpec(source_url=source_url),)))
-    return Sample([plain(row) for row in shaped(spec.table(0))(page.rows[:ROWS])], page.total, page.answered)
+    return Sample([_as_double(row) for row in shaped(spec.table(0))(page.rows[:ROWS])], page.total, page.answered)
+
+
+def _as_double(value: Any) -> Any:
+    """The value for programs that know no other numbers than doubles: one that they would change is text."""
+    if isinstance(value, dict):
+        return {key: _as_double(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_double(inner) for inner in value]
+    if isinstance(value, Digits):
+        text = digits_of(value)
+        return float(text) if repr(float(text)) == text else text
+    return str(value) if type(value) is int and abs(value) > _MOST_EXACT else value

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from tidegate.files.model import plain_name
 from tidegate.queue.model import COMPLETED, FAILED, Request
 from tidegate.records import F, Priority, Text
-from tidegate.sheets.table import SheetTable, parse_mask, parse_template
+from tidegate.sheets.table import SheetTable, masked_name, parse_mask, parse_template
 
 if TYPE_CHECKING:
     from tidegate.sheets.files import Output
@@ -31,6 +31,7 @@ _EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson|parquet)(\.gz)?$", re.IG
 
 
 ExportType = Literal["csv", "excel", "jsonl", "parquet"]
+FORMATS = "format of the file: " + " or ".join(", ".join(f"`{name}`" for name in get_args(ExportType)).rsplit(", ", 1))
 Align = Literal["left", "center", "right"]
 SourceUrl = Annotated[str, F(min_length=1, max_length=2048)]
 
@@ -51,8 +52,7 @@ class TableSpec:
     ] = None
     title: Annotated[str, F("text above the table", max_length=1000)] = ""
     sheet_name: Annotated[
-        str | None,
-        F("name of its sheet in Excel, at most 31 characters; default: from the title", max_length=31),
+        str | None, F("name of its sheet in Excel, at most 31 characters; default: from the title", max_length=31)
     ] = None
     summary: Annotated[str, F("text below the title", max_length=10_000)] = ""
     header: Annotated[Any, F("texts above the table, as `{label: text}`")] = None
@@ -112,16 +112,11 @@ class ExportSpec:
     # The name of the stored credential that is sent to the sources.
     credential: str | None = None
     parallel: Annotated[
-        int | None,
-        F("the most requests to the source in flight at a time; default: as many as it needs", ge=1, le=160),
+        int | None, F("the most requests to the source in flight at a time; default: as many as it needs", ge=1, le=160)
     ] = None
     source_rate: Annotated[
         int | None,
-        F(
-            "requests per second to the source's host, shared by all exports of the project that set it",
-            ge=1,
-            le=1000,
-        ),
+        F("requests per second to the source's host, shared by all exports of the project that set it", ge=1, le=1000),
     ] = None
     source_timeout: Annotated[
         int | None,
@@ -158,7 +153,7 @@ class ExportSpec:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
-        """From data that `read_exact` read: decimals stay `Digits` in rows only."""
+        """The order from its stored data, which `read_exact` has parsed. Decimals stay `Digits` in rows only."""
         from tidegate.sheets.values import plain
 
         tables = tuple(
@@ -192,7 +187,7 @@ class ExportSpec:
             autofilter=self.autofilter,
             auto_width=self.auto_width,
             late_footer=spec.data is None,
-            masks={name.casefold(): parse_mask(mask, "masks") for name, mask in (self.masks or {}).items()},
+            masks={masked_name(name): parse_mask(mask, "masks") for name, mask in (self.masks or {}).items()},
         )
 
 
@@ -256,7 +251,7 @@ class Export(ExportLabels):
 
     task_id: Annotated[str, F("id of the export")]
     project_id: str
-    type: Annotated[str, F("format of the file: `csv`, `excel`, `jsonl` or `parquet`")]
+    type: Annotated[str, F(FORMATS)]
     created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
     schedule_id: Annotated[str | None, F("the recurring export that created it")] = None
 
@@ -267,7 +262,7 @@ def address_of(source: Mapping[str, Any]) -> str:
 
 
 def keeps_pages(request: Request) -> bool:
-    """Whether a retry of an export that ended goes on from its pages: not if they are what was wrong."""
+    """Whether a retry of an ended export uses the pages that it has. It does not if these were what was wrong."""
     return request.status == FAILED and (request.error or {}).get("code") not in _OF_PAGES
 
 
@@ -308,7 +303,8 @@ def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, 
     return {"rows": pulled, "total": total, "percent": min(99, percent)}
 
 
-def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
+def export_view(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
+    """The export as callers see it."""
     payload, result = request.payload, request.result or {}
     status = EXPIRED if is_expired(request, now) else request.status
     progress = request.progress or progress_of(0, None)

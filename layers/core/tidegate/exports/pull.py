@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import islice, pairwise
 from math import inf
@@ -24,14 +24,7 @@ from tidegate.exports.source import (
     rows_pulled,
     total_of,
 )
-from tidegate.exports.store import (
-    ExportBucket,
-    given_up_object,
-    ledger_object,
-    page_object,
-    pages_prefix,
-    plan_object,
-)
+from tidegate.exports.store import ExportBucket, given_up_object, ledger_object, page_object, pages_prefix, plan_object
 from tidegate.queue.model import Request
 from tidegate.sheets.table import ROW_HEAD, flat_rows, keys_of
 
@@ -112,7 +105,7 @@ def _plan(exports: Exports, request: Request, spec: ExportSpec, run: _Run) -> Ra
     if given_up_object(*ids) in run.staged or run.has_later_pages():
         return None
     tables = run.first_pages()
-    if not can_be_in_ranges(spec, tables):
+    if not can_be_in_ranges(spec, tables) or (spec.fill and not _can_be_filled(exports, request, spec, tables)):
         return None
     plan = make_plan(spec, tables, run.page_seconds, exports.most_lanes, spec.parallel or exports.parallel)
     stored = exports.objects.put_first(plan_object(*ids), json.dumps(plan.as_data()).encode())
@@ -343,6 +336,8 @@ class RangePlan:
     lanes: int
     threads: int
     tables: list[list[int]]
+    # Of a filled template. 1.1.0, which would make a plain workbook of it, refuses a plan with this field.
+    filled: bool = False
 
     def of_lane(self, lane: int) -> list[Span]:
         """The ranges of one worker: every n-th of all, so that the workers advance through the tables together."""
@@ -362,14 +357,13 @@ class RangePlan:
         return sum(map(len, self.tables)) * self.lanes <= _STATE_PAGES
 
     def as_data(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value or name != "filled"}
 
 
 def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
     """Whether several workers can render it: not with row heads, whose rows one worker has to gather, nor if short."""
-    # The rows of a filled template are numbered, and formulas follow their count: one worker writes them.
     # A cipher goes from the first byte to the last.
-    if spec.fill or spec.sealed_password or any(ROW_HEAD in pages.all_keys() for pages in tables):
+    if spec.sealed_password or any(ROW_HEAD in pages.all_keys() for pages in tables):
         return False
     if any(spec.table(number, pages.answered).template.rows for number, pages in enumerate(tables)):
         return False
@@ -384,6 +378,16 @@ def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
         return False
     pulled = [pages for number, pages in enumerate(tables) if spec.tables[number].data is None]
     return sum(MIN_PAGES if _is_endless(pages) else pages.announced for pages in pulled) >= MIN_PAGES
+
+
+def _can_be_filled(exports: Exports, request: Request, spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
+    from tidegate.exports.exports import filling_of, kept_template
+    from tidegate.sheets.fill import can_be_in_parts
+    from tidegate.sheets.xlsx import TableRows
+
+    laid = [(spec.table(number, pages.answered), pages.all_keys()) for number, pages in enumerate(tables)]
+    sources = [TableRows(table, keys, ()) for table, keys in laid]
+    return can_be_in_parts(filling_of(spec, kept_template(exports.objects, request), sources), sources)
 
 
 def _is_endless(pages: TablePages) -> bool:
@@ -413,18 +417,19 @@ def make_plan(
     each = min(-(-requests // lanes), int(RANGE_SECONDS / seconds_a_page))
     each = max(1, each, -(-ranged // MOST_RANGES))
     plans = [
-        [0] if pages.sequential or spec.tables[number].data is not None else _cut(pages.announced, each)
+        [0] if pages.sequential or spec.tables[number].data is not None else _range_starts(pages.announced, each)
         for number, pages in enumerate(tables)
     ]
-    return RangePlan(lanes, threads, plans)
+    return RangePlan(lanes, threads, plans, bool(spec.fill))
 
 
 def _requests(pages: TablePages) -> int:
-    """Requests still to send: page 0 is staged already, and after a full last page one more is requested."""
+    """How many requests are still to send. Page 0 is staged already; after a full last page one more is sent, because
+    there may be more rows than announced."""
     return max(1, pages.announced - 1 + (pages.total == pages.announced * pages.size))
 
 
-def _cut(count: int, each: int) -> list[int]:
+def _range_starts(count: int, each: int) -> list[int]:
     """The first pages of ranges of `each` requests, and `count`. The first range also has page 0, already staged."""
     return [0, *range(1 + each, count, each), count]
 
@@ -433,7 +438,8 @@ def keys_matter(spec: ExportSpec, number: int, pages: TablePages) -> bool:
     """Whether a key that page 0 does not have would add a column."""
     if spec.type == JSONL:
         return False
-    return spec.type != EXCEL or not spec.table(number, pages.answered).template.cols
+    # The placeholders of a filled template may name any key.
+    return bool(spec.fill) or spec.type != EXCEL or not spec.table(number, pages.answered).template.cols
 
 
 @dataclass(slots=True)
@@ -464,10 +470,14 @@ class RangeRecord:
     # Parquet: the rows and column sizes of each row group, and how many values were not of their column's type.
     groups: list[dict[str, Any]] = field(default_factory=list)
     refused: int = 0
+    # Of a filled template: the columns of the sheet that have numbers as text.
+    as_text: list[int] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without `as_text` where it says nothing: during a deployment, workers of two versions share an export, and
+        those of 1.1.0 refuse a field that they do not know."""
+        return {name: value for name, value in asdict(self).items() if value or name != "as_text"}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> RangeRecord:
-        return cls(**data)
+        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})

@@ -19,16 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tidegate.aws.s3 import StoredPiece, plan_parts
 from tidegate.errors import DomainError, FetchError, RecordNotFound, SourceBroken, WorkerLost
-from tidegate.exports.model import (
-    EXCEL,
-    JSONL,
-    MAX_WARNINGS,
-    PARQUET,
-    ExportSpec,
-    Rendered,
-    file_name_for,
-    progress_of,
-)
+from tidegate.exports.model import EXCEL, JSONL, MAX_WARNINGS, PARQUET, ExportSpec, Rendered, file_name_for, progress_of
 from tidegate.exports.pull import (
     RANGE_SECONDS,
     RangePlan,
@@ -63,12 +54,13 @@ from tidegate.exports.store import (
 )
 from tidegate.queue.model import Request
 from tidegate.sheets.files import FragmentWriter, Measure, content_type
-from tidegate.sheets.joined import JoinedBook, JoinedParquet, JoinedText, Made, SheetRows, Sums, renumber
+from tidegate.sheets.fill import unfilled
+from tidegate.sheets.joined import JoinedBook, JoinedFill, JoinedParquet, JoinedText, Made, SheetRows, Sums, renumber
 from tidegate.sheets.parquet import Group
 from tidegate.sheets.rows import BLOCK_ROWS, shaped
-from tidegate.sheets.table import Row, flat_rows, keys_of
+from tidegate.sheets.table import Notes, Row, flat_rows, keys_of
 from tidegate.sheets.xlsx import SHEET_ROWS, TableRows
-from tidegate.sheets.xlsx_cells import Notes, Total
+from tidegate.sheets.xlsx_cells import Total
 
 if TYPE_CHECKING:
     from tidegate.exports import Exports
@@ -78,7 +70,7 @@ if TYPE_CHECKING:
 
 _SIDE_BY_SIDE = 8
 
-JoinedFile = JoinedText | JoinedBook | JoinedParquet
+JoinedFile = JoinedText | JoinedBook | JoinedParquet | JoinedFill
 
 
 class TableContext:
@@ -158,9 +150,19 @@ class RangeContext:
         footers = footers or [None] * len(self.tables)
         sources = [table.source(footer) for table, footer in zip(self.tables, footers, strict=True)]
         output = self.spec.output()
+        if self.spec.fill:
+            from tidegate.exports.exports import filling_of
+
+            return JoinedFill(filling_of(self.spec, self._template, sources), sources)
         if self.spec.type == EXCEL:
             return JoinedBook(sources, [table.sample for table in self.tables], output.multi_type, SHEET_ROWS)
         return JoinedParquet(sources[0]) if self.spec.type == PARQUET else JoinedText(output, sources)
+
+    @cached_property
+    def _template(self) -> bytes:
+        from tidegate.exports.exports import kept_template
+
+        return kept_template(self.objects, self.request)
 
     def record(self, table: int, first: int) -> RangeRecord | None:
         data = self.objects.get(record_object(*self._ids, table, first))
@@ -203,11 +205,6 @@ def set_up_process() -> None:
     sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
 
 
-# --- pages ahead
-# Pages of a table in order; the next ones are requested while one is rendered.
-#
-# Threads only fetch bytes. Parsing holds the interpreter lock anyway, and bytes take less memory than rows.
-
 _HEARTBEAT_SECONDS = 5.0
 # Pages held per request in flight, so that a slow page does not delay the requests after it.
 _WAITING = 2
@@ -215,6 +212,11 @@ _T = TypeVar("_T")
 
 
 class PagesAhead:
+    """Pages of a table in order; the next ones are requested while one is rendered.
+
+    Threads only fetch bytes. Parsing holds the interpreter lock anyway, and bytes take less memory than rows.
+    """
+
     def __init__(
         self,
         table: TableContext,
@@ -395,7 +397,7 @@ def _render_range(
         heartbeat(_estimate(rows, lane, done, pages))
 
     if table.given is not None:
-        rows.take(0, table.first_page(), final=True)
+        rows.render(0, table.first_page(), final=True)
         record.past, record.ended = 1, True
     else:
         request = rows.context.request
@@ -427,7 +429,7 @@ def _sequential(
     if first:
         pages.cursor = cursor
     for number, page in ahead.sequential(first):
-        rows.take(number, page, final=True)
+        rows.render(number, page, final=True)
         report(1, 1)
         record.past, record.cursor = number + 1, pages.cursor
         record.ended = pages.upcoming is None
@@ -446,7 +448,7 @@ def _parallel(rows: _RangeRows, ahead: PagesAhead, first: int, past: int, until:
     for number, page in fetched:
         if number == past:
             if full and page is not None and page.rows and not pages.is_last_again(number, page):
-                rows.take(number, page, final=True)
+                rows.render(number, page, final=True)
                 record.past = number + 1
                 full = len(page.rows) >= pages.size
                 pages.refuse_repeats(number, page)
@@ -457,7 +459,7 @@ def _parallel(rows: _RangeRows, ahead: PagesAhead, first: int, past: int, until:
             continue
         if last and number == past - 1:
             pages.last_crc = page.crc
-        rows.take(number, page, final=last and number == past - 1)
+        rows.render(number, page, final=last and number == past - 1)
         report(number - first + 1, count)
         record.past = number + 1
         full = len(page.rows) >= pages.size
@@ -478,7 +480,7 @@ def _parallel(rows: _RangeRows, ahead: PagesAhead, first: int, past: int, until:
             break
         if pages.is_last_again(number, page):
             break
-        rows.take(number, page, final=True)
+        rows.render(number, page, final=True)
         report(1, 1)
         record.past = number + 1
         full = len(page.rows) >= pages.size
@@ -538,13 +540,9 @@ class _RangeRows:
                 self._writer.add(rest, 0)
             self._writer.end()
             self._take_sheet()
-        self.record.groups = [group.as_data() for group in rendering.groups]
-        self.record.refused = rendering.refused
-        self.record.cut = rendering.cut
-        self.record.sums = [each and each.as_data() for each in rendering.sums]
-        return self.context.store(self.record)
+        return self.context.store(replace(self.record, **rendering.notes()))
 
-    def take(self, number: int, page: SourcePage, *, final: bool) -> None:
+    def render(self, number: int, page: SourcePage, *, final: bool) -> None:
         """Renders a page. GivenUp if it contradicts page 0; `final`: the page may be shorter than the others."""
         table, record = self.table, self.record
         if not table.pages.sequential and (page.force_continue is not None or page.by_cursor):
@@ -561,7 +559,8 @@ class _RangeRows:
             if late:
                 raise GivenUp(f"page {number} is the first with {', '.join(late[:5])}")
         several = table.several_sheets(self.rendering.tables[self.span.table].capacity)
-        if several and not final and len(page.rows) != table.pages.size:
+        # Formulas of filled rows have their row numbers too: they cannot be written anew like those of cells.
+        if (several or table.spec.fill) and not final and len(page.rows) != table.pages.size:
             raise GivenUp(f"page {number} has {len(page.rows)} rows where others have {table.pages.size}")
         record.rows += len(page.rows)
         if self.rendering.ending == "xlsx" and not several and record.before + record.rows > SHEET_ROWS:
@@ -746,6 +745,8 @@ def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedF
     limit = context.spec.rows_per_file
     if limit and len(made) == 1 and sum(sheet.measure.rows for sheet in made[0]) > limit:
         return f"there are more than {limit} rows, the limit of one file"
+    if isinstance(file, JoinedFill) and isinstance(planned, JoinedFill) and not file.writes_like(planned):
+        return "the repeated rows have a value that came with a later page"
     for number, (table, sheets) in enumerate(zip(context.tables, made, strict=True)):
         capacity, assumed = file.tables[number].capacity, planned.tables[number].capacity
         if capacity is None or assumed is None:
@@ -772,7 +773,11 @@ def _warnings(
         warnings += [*pages.warnings(), *table.source().table.template.warnings(table.keys)]
         notes.cut_cells += sum(record.cut for record in table_records)
         notes.refused_values += sum(record.refused for record in table_records)
+    if isinstance(file, JoinedFill):
+        warnings += unfilled(file.filling, file.sources)
+        as_text = [{column for record in table for column in record.as_text} for table in records]
+        notes.not_added.update(dict.fromkeys(file.not_added(as_text)))
     if isinstance(file, JoinedBook):
         for table_frame, totals in zip(file.tables, sums, strict=True):
-            notes.take_totals(table_frame.layout.columns, totals)
+            notes.add_totals(table_frame.layout.columns, totals)
     return [*warnings, *notes.warnings()]

@@ -15,7 +15,7 @@ from tidegate.aws import keys
 from tidegate.common.schedules import run_before
 from tidegate.errors import Invalid
 from tidegate.exports import model as domain
-from tidegate.exports.model import ExportOptions, ExportSpec
+from tidegate.exports.model import FORMATS, ExportOptions, ExportSpec
 from tidegate.queue.schedules import RunOrders, Schedule, ScheduleKind, Schedules, request_id_of_run, request_is_active
 from tidegate.records import F, record_from
 from tidegate.sheets.values import plain, read_exact, write_exact
@@ -32,7 +32,7 @@ _KNOWN = ("date", "time", "from", "to")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSchedule(Schedule):
     schedule_id: Annotated[str, F("id of the schedule")]
-    type: Annotated[str, F("format of the file: `csv`, `excel`, `jsonl` or `parquet`")]
+    type: Annotated[str, F(FORMATS)]
     created_by: Annotated[str, F("key_id of its creator")]
     last_task_id: Annotated[str | None, F("the export of the last run")] = None
 
@@ -120,7 +120,7 @@ def export_schedules(exports: Exports) -> Schedules[ExportSchedule, ScheduledOrd
 
     def start(schedules: Schedules[ExportSchedule, ScheduledOrder], schedule: ExportSchedule, task_id: str) -> None:
         order = schedules.order(schedule).of_run(schedule)
-        placed.place(
+        placed.queue_order(
             schedule.project_id,
             order.spec,
             order.options,

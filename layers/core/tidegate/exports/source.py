@@ -80,8 +80,9 @@ def read_page(body: bytes, number: int) -> SourcePage:
     try:
         answer = read_exact(body)
     except ValueError as error:
-        # Servers and proxies send a page of HTML, or nothing, when the program behind them failed.
-        kind = UpstreamError if body.lstrip()[:1] in (b"", b"<") else SourceBroken
+        # When a program fails, its server sends a page of HTML, nothing, or an object that is cut off or goes on with
+        # the error.
+        kind = UpstreamError if body.lstrip()[:1] in (b"", b"<", b"{") else SourceBroken
         raise kind(f"page {number}: the response is not JSON ({error}); {EXPECTED}") from error
     if not isinstance(answer, Mapping):
         raise SourceBroken(f"page {number}: the response is not a JSON object; {EXPECTED}")
@@ -114,12 +115,14 @@ def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], SourcePage]:
 
 def _check_status(status: Any, msg: Any, number: int) -> None:
     """A status of 400 to 599 means what it means in HTTP."""
-    if str(status) == "200":
+    # Some write 200 as 200.0.
+    text = str(plain(status)).removesuffix(".0")
+    if text == "200":
         return
     reason = f": {msg}" if msg else f"; {EXPECTED}" if status is None else ""
-    detail = f"page {number}: the source answered status {plain(status)}{reason}"[:500]
-    if _ERROR_STATUS.fullmatch(str(status)) and (error := error_for(int(str(status)), {})):
-        raise type(error)(detail, upstream_status=int(str(status)))
+    detail = f"page {number}: the source answered status {text}{reason}"[:500]
+    if _ERROR_STATUS.fullmatch(text) and (error := error_for(int(text), {})):
+        raise type(error)(detail, upstream_status=int(text))
     raise SourceBroken(detail)
 
 
@@ -356,9 +359,10 @@ class TablePages:
     def continue_after_plan(self) -> None:
         """Call it when all announced pages are pulled: after a full last page more may follow, one after another."""
         last = max(self.counts)
-        # A page 0 larger than requested is all that the source has.
+        # A page 0 larger than requested is all that the source has. An empty page is the end, even if pages after it,
+        # which were requested at the same time, have rows.
         full = self.counts[last] == self.size if last == 0 else self.counts[last] >= self.size
-        self.upcoming = last + 1 if full else None
+        self.upcoming = last + 1 if full and self.empty_page is None else None
 
     def confirms_total(self, number: int) -> bool:
         """Whether page `number` is requested only to check that nothing follows the total.
@@ -578,10 +582,7 @@ def _fetch(
 
 def _within(limits: Limits, seconds: float) -> Limits:
     return replace(
-        limits,
-        connect=min(limits.connect, seconds),
-        read=min(limits.read, seconds),
-        total=min(limits.total, seconds),
+        limits, connect=min(limits.connect, seconds), read=min(limits.read, seconds), total=min(limits.total, seconds)
     )
 
 

@@ -24,6 +24,7 @@ from tidegate.exports.model import (
     Delivery,
     ExportSpec,
     Rendered,
+    export_view,
     file_name_for,
     keeps_pages,
     progress_of,
@@ -34,7 +35,6 @@ from tidegate.exports.source import SourcePage, TablePages, page_reader, read_pa
 from tidegate.exports.store import (
     ExportBucket,
     ExportStore,
-    fill_object,
     output_object,
     output_prefix,
     page_object,
@@ -46,7 +46,7 @@ from tidegate.files.model import content_disposition
 from tidegate.queue.model import COMPLETED, Request, Usage
 from tidegate.queue.queue import NOTHING_USED, RunningAttempt, Timing
 from tidegate.sheets.rows import RowBlocks
-from tidegate.sheets.table import ROW_HEAD, Row, flat_rows, keys_of
+from tidegate.sheets.table import ROW_HEAD, Notes, Row, flat_rows, keys_of
 from tidegate.sheets.values import read_exact
 
 if TYPE_CHECKING:
@@ -420,8 +420,8 @@ def _with_password(exports: Exports, request: Request, spec: ExportSpec) -> Expo
 
 
 def _push_progress(exports: Exports, request: Request, progress: Mapping[str, Any]) -> None:
-    shown = exports.shown(replace(request, progress=dict(progress)))
-    exports.topic.publish_progress(request.project_id, request.request_id, shown)
+    view = export_view(replace(request, progress=dict(progress)), exports.clock(), exports.settings.api_url)
+    exports.topic.publish_progress(request.project_id, request.request_id, view)
 
 
 # --- rendering
@@ -438,7 +438,6 @@ def render_pages(
     from tidegate.sheets.files import content_type, extension, render
     from tidegate.sheets.rows import shaped
     from tidegate.sheets.xlsx import TableRows
-    from tidegate.sheets.xlsx_cells import Notes
 
     # S3 bills the parts of an upload that a killed attempt began until it is aborted.
     objects.abort_uploads(output_prefix(request.project_id, request.request_id))
@@ -465,13 +464,10 @@ def render_pages(
         total += count
     filling = None
     if spec.fill:
-        from tidegate.exports.exports import filling_of
+        from tidegate.exports.exports import filling_of, kept_template
         from tidegate.sheets.fill import unfilled
 
-        template = objects.get(fill_object(request.project_id, request.request_id))
-        if template is None:
-            raise RecordNotFound("the template of this export was deleted: submit the export again")
-        filling = filling_of(spec, template, tables)
+        filling = filling_of(spec, kept_template(objects, request), tables)
         warnings += unfilled(filling, tables)
     output = spec.output()
     ending = extension(output, tables, total)
@@ -495,7 +491,7 @@ def _rows(
     given = spec.tables[number].data
     if given is not None:
         rows = flat_rows(given)
-        return keys_of(rows), RowBlocks.of(rows), len(rows)
+        return keys_of(rows), RowBlocks.from_rows(rows), len(rows)
     keys = pages.all_keys()
     # Rows under row heads are handled one by one, as dictionaries. A JSON line has only the keys of its own row.
     read = read_page if ROW_HEAD in keys or spec.type == JSONL else page_reader(keys)

@@ -12,9 +12,9 @@ from botocore.exceptions import ClientError
 
 from tidegate.aws import keys
 from tidegate.aws.s3 import Bucket, PlannedPart, S3Sink, assembled
-from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Store, Write, delete, put, put_new, update
 from tidegate.common.sequences import Listed
-from tidegate.errors import RecordNotFound, WorkerLost, WrongState
+from tidegate.errors import WorkerLost, WrongState
 from tidegate.exports.model import Export, keeps_pages
 from tidegate.files.model import content_disposition
 from tidegate.projects.audit import AuditLine, audit_write
@@ -25,9 +25,6 @@ from tidegate.records import item_of, record_from
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# --- store
-# The entries of exports in lists, and the state of their mails. The state of an export is that of its request.
-
 _LISTED = timedelta(days=31)
 MAIL_UNKNOWN = {
     "state": "unknown",
@@ -35,9 +32,8 @@ MAIL_UNKNOWN = {
 }
 
 
-class ExportStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class ExportStore(Store):
+    """The entries of exports in lists, and the state of their mails. The state of an export is that of its request."""
 
     def write(self, export: Export) -> Write:
         order = f"{export.created_at}#{export.task_id}"
@@ -147,7 +143,8 @@ def output_prefix(project_id: str, task_id: str) -> str:
 
 
 def output_object(project_id: str, task_id: str, attempt: int) -> str:
-    """One for each attempt, so that a worker that lost its lease cannot overwrite the published file."""
+    """The file of an attempt. Each has its own, so that a worker that lost its lease cannot overwrite the published
+    file."""
     return f"{output_prefix(project_id, task_id)}{attempt}"
 
 
@@ -169,7 +166,8 @@ def record_object(project_id: str, task_id: str, table: int, first: int) -> str:
 
 
 def given_up_object(project_id: str, task_id: str) -> str:
-    """Its content is the reason. While it exists, the export stages its pages, also in later attempts."""
+    """Says why the export is not rendered in ranges. While it exists, the export stages its pages, also in later
+    attempts."""
     return f"{ranges_prefix(project_id, task_id)}given-up.txt"
 
 
@@ -191,14 +189,13 @@ def owned_objects(request: Request) -> list[str]:
     return [spec_object(project_id, task_id), fill_object(project_id, task_id), *rendered]
 
 
-# --- objects
-# Orders, staged pages and finished files of exports, in the files bucket.
-
 # S3 may refuse both of two conditional writes at the same moment with a conflict.
 _CONFLICTS = 3
 
 
 class ExportBucket:
+    """Orders, staged pages and finished files of exports, in the files bucket."""
+
     def __init__(self, client: S3Client, bucket: Bucket) -> None:
         self._client = client
         self._bucket = bucket
@@ -231,11 +228,7 @@ class ExportBucket:
         return assembled(self._client, self._bucket.name, key, content_type, parts)
 
     def get(self, key: str) -> bytes | None:
-        try:
-            _, chunks = self._bucket.read(key)
-        except RecordNotFound:
-            return None
-        return b"".join(chunks)
+        return self._bucket.content(key)
 
     def keys(self, prefix: str) -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix)

@@ -15,7 +15,7 @@ from tidegate.errors import BadTable
 from tidegate.sheets.fill import Filling, filled_chunks
 from tidegate.sheets.parquet import parquet_chunks
 from tidegate.sheets.rows import RowBlocks
-from tidegate.sheets.table import Row, columns_of, leaves
+from tidegate.sheets.table import Notes, Row, columns_of, leaves
 from tidegate.sheets.values import (
     MARK,
     NUMBERS,
@@ -29,7 +29,6 @@ from tidegate.sheets.values import (
     write_exact,
 )
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
-from tidegate.sheets.xlsx_cells import Notes
 from tidegate.sheets.zip import LEVEL, WINDOW, Entry, gzip_stream, zip_stream
 
 # --- csv writer
@@ -108,11 +107,22 @@ class CsvWriter:
 
     def _texts(self, values: list[str]) -> list[str]:
         joined = MARK + MARK.join(values)
-        if self._options.guard and joined.count(MARK) != len(values):
-            values = [guard(value, self._separators) for value in values]
-        elif self._options.guard and self._may_run(joined):
-            values = guard_all(joined, self._separators).split(MARK)[1:]
+        may_run = self._options.guard and (joined.count(MARK) != len(values) or self._may_run(joined))
         unsafe = '"' in joined or self._options.delimiter in joined or "\n" in joined or "\r" in joined
+        if not may_run and not unsafe:
+            return values
+        # Most texts that need it are remarks and states, of which there are few: each of them is looked at once.
+        distinct = list(dict.fromkeys(values))
+        if 2 * len(distinct) > len(values):
+            return self._safe(values, joined, may_run, unsafe)
+        safe = self._safe(distinct, MARK + MARK.join(distinct), may_run, unsafe)
+        return list(map(dict(zip(distinct, safe, strict=True)).__getitem__, values))
+
+    def _safe(self, values: list[str], joined: str, may_run: bool, unsafe: bool) -> list[str]:
+        if may_run and joined.count(MARK) != len(values):
+            values = [guard(value, self._separators) for value in values]
+        elif may_run:
+            values = guard_all(joined, self._separators).split(MARK)[1:]
         return [self._quoted(value) for value in values] if unsafe else values
 
     def _may_run(self, joined: str) -> bool:
@@ -144,29 +154,25 @@ def _not_sylk(columns: list[list[str]]) -> list[list[str]]:
     return [[f'"{cell}"' if cell.startswith("ID") else cell for cell in columns[0]], *columns[1:]] if columns else []
 
 
-def csv_chunks(
-    rows: Iterable[Row] | RowBlocks, keys: Sequence[str], options: CsvOptions, titles: Mapping[str, str] | None = None
-) -> Iterator[bytes]:
+class JsonLinesWriter:
+    """Writes rows as JSON lines: one object per line, with its own keys and its numbers as the source sent them."""
+
+    def head(self) -> bytes:
+        return b""
+
+    def lines(self, rows: Sequence[Row]) -> bytes:
+        return b"".join([write_exact(row) + b"\n" for row in rows])
+
+
+TextWriter = CsvWriter | JsonLinesWriter
+
+
+def text_chunks(writer: TextWriter, rows: Iterable[Row] | RowBlocks) -> Iterator[bytes]:
     """The bytes of the file, a chunk for each block of rows."""
-    writer = CsvWriter(keys, options, titles)
-    head = writer.head()
-    if head:
+    if head := writer.head():
         yield head
-    for block in RowBlocks.of(rows):
+    for block in RowBlocks.from_rows(rows):
         yield writer.lines(block)
-
-
-# --- jsonl writer
-# Writes rows as JSON lines: one object per line, with its own keys and its numbers as the source sent them.
-
-
-def jsonl_lines(rows: Sequence[Row]) -> bytes:
-    return b"".join([write_exact(row) + b"\n" for row in rows])
-
-
-def jsonl_chunks(rows: Iterable[Row] | RowBlocks) -> Iterator[bytes]:
-    for block in RowBlocks.of(rows):
-        yield jsonl_lines(block)
 
 
 # --- files
@@ -194,7 +200,7 @@ class Output:
 
     @property
     def is_packed(self) -> bool:
-        return self.compression == "gzip" and self.type in ("csv", "jsonl")
+        return self.compression == "gzip" and not self.is_stored
 
     @property
     def is_stored(self) -> bool:
@@ -221,11 +227,7 @@ def content_type(output: Output, ending: str) -> str:
 
 
 def render(
-    output: Output,
-    tables: Sequence[TableRows],
-    total: int,
-    notes: Notes | None = None,
-    filling: Filling | None = None,
+    output: Output, tables: Sequence[TableRows], total: int, notes: Notes | None = None, filling: Filling | None = None
 ) -> Iterator[Chunk]:
     """The bytes of the file; `total` is the number of rows of all tables. With `filling`, a filled template."""
     made, password = _rendered(output, tables, total, notes, filling), output.password
@@ -290,7 +292,7 @@ def _is_split(output: Output, tables: Sequence[TableRows], total: int) -> bool:
 def _split(
     output: Output, source: TableRows, total: int, notes: Notes | None, filling: Filling | None
 ) -> Iterator[Entry]:
-    rows = RowBlocks.of(source.rows)
+    rows = RowBlocks.from_rows(source.rows)
     for number, size in enumerate(file_sizes(total, output.rows_per_file or total), 1):
         part = TableRows(source.table, source.keys, rows.first(size), size)
         if filling:
@@ -300,19 +302,18 @@ def _split(
         yield f"{number}.{ENDINGS[output.type]}", chunks
 
 
-def csv_columns(source: TableRows) -> tuple[Sequence[str], dict[str, str]]:
-    """The keys of the columns of a CSV file, from the template if there are no rows, and their titles."""
-    named = leaves(source.table.template.cols)
-    return source.keys or [leaf.name for leaf in named], {leaf.name: leaf.title for leaf in named}
+def text_writer(output: Output, source: TableRows) -> TextWriter:
+    """What writes the lines of a table. The columns of one without rows are those of its template."""
+    if output.type == "jsonl":
+        return JsonLinesWriter()
+    titles = {leaf.name: leaf.title for leaf in leaves(source.table.template.cols)}
+    return CsvWriter(source.keys or list(titles), output.csv, titles)
 
 
 def _text(output: Output, source: TableRows, notes: Notes | None = None) -> Iterator[bytes]:
     if output.type == "parquet":
         return parquet_chunks(source.table, source.keys, source.rows, notes)
-    if output.type == "jsonl":
-        return jsonl_chunks(source.rows)
-    keys, titles = csv_columns(source)
-    return csv_chunks(source.rows, keys, output.csv, titles)
+    return text_chunks(text_writer(output, source), source.rows)
 
 
 def _page(output: Output, tables: Sequence[TableRows], notes: Notes | None) -> Iterator[bytes]:

@@ -7,10 +7,11 @@ their bytes, so styles, heights, images, print set-up and extensions stay. An em
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import unescape
+from itertools import islice
 from typing import Any
 
 from tidegate.common.sequences import Chunk
@@ -21,10 +22,10 @@ from tidegate.sheets.fill_refs import (
     Formulas,
     Piece,
     RowMap,
+    column_number,
     moved_area,
     moved_areas,
     moved_cell,
-    place,
     rows_of,
 )
 from tidegate.sheets.fill_template import (
@@ -38,16 +39,18 @@ from tidegate.sheets.fill_template import (
     TemplateSheet,
     attribute_text,
     attributes,
+    cells_of,
     element,
     escaped_formula,
     list_names,
+    readable,
     without,
 )
 from tidegate.sheets.rows import RowBlocks, value_text
-from tidegate.sheets.table import Row, SheetTable, column_of, leaves, letters
-from tidegate.sheets.values import text_element
+from tidegate.sheets.table import Notes, Row, SheetTable, column_of, leaves, letters
+from tidegate.sheets.values import MAX_CELL_UNITS, clean, is_cut, text_element
 from tidegate.sheets.xlsx import SHEET_ROWS, TableRows
-from tidegate.sheets.xlsx_cells import Cells, Column, ColumnWriter, Notes, text_cell, wire
+from tidegate.sheets.xlsx_cells import Cells, Column, ColumnWriter, cut_units, is_countable, text_cell, wire
 from tidegate.sheets.zip import Entry, zip_stream
 
 # --- order
@@ -62,7 +65,7 @@ class Filling:
 
 
 def check_lists(template: FillTemplate, titles: Sequence[str]) -> None:
-    """BadTable if the template names a list that is none of the tables, which have these titles."""
+    """Raises BadTable if the template names a list that no table has as its title."""
     names = list_names(titles)
     used: dict[int, str] = {}
     for name, marks in template.lists.items():
@@ -101,6 +104,17 @@ def unfilled(filling: Filling, tables: Sequence[TableRows]) -> list[str]:
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         found.append(f"fill: nothing was given for {', '.join(missing[:5])}{more}, so these cells are empty")
+    book = _any_book(filling)
+    formulas = book.see_formulas()
+    found += _mixed(filling, book, formulas)
+    found += [
+        f"fill: a formula computes with {cell} of {sheet.name} in the first row of the list only: SUMPRODUCT takes all"
+        for sheet in filling.template.sheets
+        for name, cell in sorted(formulas.alone)
+        if name == sheet.name.casefold()
+    ][:_MOST_ALONE]
+    found += Notes(cut_cells=sum(is_cut(text) for *_, text in _texts_of_values(filling))).warnings()
+    found += _left_out(filling, book, formulas)
     shown = {names[name] for name in filling.template.lists}
     found += [
         f"fill: the template repeats no row for table {number + 1}, so its rows are not in the file"
@@ -108,6 +122,78 @@ def unfilled(filling: Filling, tables: Sequence[TableRows]) -> list[str]:
         if number not in shown and source.count
     ]
     return found
+
+
+def not_added(filling: Filling, columns: Mapping[str, Collection[int]]) -> list[str]:
+    """The placeholders in these columns of the sheets, by list, with which formulas compute."""
+    if not any(columns.values()):
+        return []
+    formulas, found = _any_book(filling).see_formulas(), dict[str, None]()
+    for sheet in filling.template.sheets:
+        added = formulas.added_columns(sheet.name)
+        for _, cell in sheet.marks:
+            for mark in cell.marked.marks if cell.marked and cell.column in added else ():
+                if mark.list is not None and cell.column in columns.get(mark.list, ()):
+                    found[f"{{{mark.list}.{mark.name}}}"] = None
+    return list(found)
+
+
+def _mixed(filling: Filling, book: FilledBook, formulas: Formulas) -> list[str]:
+    """Warnings of formulas that compute with one of several rows that are repeated together: their ranges take in the
+    others."""
+    sheets = [(sheet, block) for sheet in filling.template.sheets for block in sheet.blocks if block.height > 1]
+    apart, found = sorted(formulas.apart), dict[str, None]()
+    for sheet, block in sheets:
+        # By column: the rows that may have numbers.
+        numbers: dict[int, list[int]] = {}
+        for row in sheet.rows:
+            for cell in row.all_cells() if block.has(row.number) else ():
+                if book.may_be_number(cell):
+                    numbers.setdefault(cell.column, []).append(row.number)
+        for name, first, last, left, right in apart:
+            if name != sheet.name.casefold() or first > block.last or last < block.first:
+                continue
+            for column, rows in numbers.items():
+                others = [row for row in (rows[0], rows[-1]) if not first <= row <= last]
+                if left <= column <= right and others:
+                    found[
+                        f"fill: formulas compute with row {max(first, block.first)} of {sheet.name}, but their ranges "
+                        f"take in column {letters(column)} of row {others[0]}, which is repeated with it: use another"
+                    ] = None
+    return list(found)
+
+
+_MOST_NUMBERS, _MOST_ALONE = 1000, 5
+
+
+def _texts_of_values(filling: Filling) -> Iterator[tuple[TemplateSheet, int, TemplateCell, str]]:
+    """The cells whose placeholders are all values, with their rows and texts."""
+    for sheet in filling.template.sheets:
+        for row, cell in sheet.marks:
+            if cell.marked and all(mark.list is None for mark in cell.marked.marks):
+                texts = (
+                    part if isinstance(part, str) else value_text(filling.values.get(part.name))
+                    for _, part in cell.marked.parts
+                )
+                yield sheet, row, cell, "".join(texts)
+
+
+def _left_out(filling: Filling, book: FilledBook, formulas: Formulas) -> list[str]:
+    """A warning of values that are numbers as text, and therefore not added by the formulas over their cells."""
+    found = dict[str, None]()
+    texts = (each for each in _texts_of_values(filling) if book.is_number_text(each[2], each[3]))
+    for sheet, row, cell, _ in islice(texts, _MOST_NUMBERS):
+        if any(
+            name == sheet.name.casefold() and first <= row <= last and left <= cell.column <= right
+            for name, first, last, left, right in formulas.summands
+        ):
+            found.update((f"{{{mark.name}}}", None) for mark in (cell.marked.marks if cell.marked else ()))
+    advice = "because they are text: send numbers, or give their cells a number format"
+    return [f"fill: formulas leave out {', '.join(found)}, {advice}"] if found else []
+
+
+def _any_book(filling: Filling) -> FilledBook:
+    return FilledBook(filling, dict.fromkeys(filling.template.lists, 2))
 
 
 def _keys(table: SheetTable, keys: Sequence[str]) -> Callable[[str], str]:
@@ -124,15 +210,18 @@ def filled_chunks(filling: Filling, tables: Sequence[TableRows], notes: Notes | 
     book.check_rows()
     notes = notes or Notes()
 
+    as_text = dict[str, set[int]]()
+
     def rows(sheet: TemplateSheet, block: Block) -> Iterator[bytes]:
         source = tables[names[block.name]]
         writer, at = book.writer(sheet, block, source.table, source.keys), 0
-        for rows in RowBlocks.of(source.rows):
+        for rows in RowBlocks.from_rows(source.rows):
             yield writer.xml(rows, at)
             at += len(rows)
         if not at:
             yield writer.empty()
-        notes.cut_cells += writer.cut
+        notes.cut_cells += writer.cut_cells
+        as_text[block.name] = writer.as_text
 
     def sheet_chunks(sheet: TemplateSheet) -> Iterator[bytes]:
         for piece in book.sheet(sheet):
@@ -144,8 +233,28 @@ def filled_chunks(filling: Filling, tables: Sequence[TableRows], notes: Notes | 
     def entries() -> Iterator[Entry]:
         for name, sheet in book.parts():
             yield name, sheet_chunks(sheet) if sheet else [book.part(name)]
+        notes.not_added.update(dict.fromkeys(not_added(filling, as_text)))
 
     return zip_stream(entries())
+
+
+def table_writers(filling: Filling, tables: Sequence[TableRows], count: int = 1) -> list[BlockWriter]:
+    """A writer for each table, if all have `count` rows; none unless the template repeats a row for each."""
+    names = list_names([each.table.title for each in tables])
+    book = FilledBook(filling, dict.fromkeys(filling.template.lists, count))
+    found: dict[int, BlockWriter] = {}
+    for sheet in filling.template.sheets:
+        for block in sheet.blocks:
+            source = tables[names[block.name]]
+            found[names[block.name]] = book.writer(sheet, block, source.table, source.keys)
+    return [found[number] for number in range(len(tables))] if len(found) == len(tables) else []
+
+
+def can_be_in_parts(filling: Filling, tables: Sequence[TableRows]) -> bool:
+    """Whether rows can be written before it is known how many there are: none is below another list, and no formula
+    of a repeated row refers to what moves."""
+    short, long = (table_writers(filling, tables, count) for count in (1, 2))
+    return bool(short) and [each.form for each in short] == [each.form for each in long]
 
 
 # --- book
@@ -159,6 +268,8 @@ class FilledBook:
         self._package = self._template.package
         self._maps = {sheet.name.casefold(): RowMap(sheet.blocks, counts) for sheet in self._template.sheets}
         self._formulas = Formulas(self._maps)
+        # Rules, names and charts of any sheet may refer to the rows that move.
+        self._moves = any(rows.moves for rows in self._maps.values())
         self._sheets = {sheet.part: sheet for sheet in self._template.sheets}
         self._owners = self._parts_of_sheets()
 
@@ -175,13 +286,17 @@ class FilledBook:
         return self._maps[sheet.name.casefold()]
 
     def parts(self) -> Iterator[tuple[str, TemplateSheet | None]]:
-        """The names of the parts in order; of a worksheet, also the sheet."""
+        """Yields (name, sheet) of the parts in order. The sheet is None for a part that is no worksheet."""
         for name in sorted(self._package.names, key=lambda name: name != "[Content_Types].xml"):
             if not name.endswith("/calcChain.xml"):
                 yield name, self._sheets.get(name)
 
     def part(self, name: str) -> bytes:
         """The content of a part that is no worksheet."""
+        with readable(f"the part {name} of the template"):
+            return self._part(name)
+
+    def _part(self, name: str) -> bytes:
         package = self._package
         if name == "[Content_Types].xml":
             return package.content_types().encode()
@@ -194,11 +309,30 @@ class FilledBook:
         if "pivotCacheDefinition" in name and name.endswith(".xml"):
             return self._pivot_source(package.text(name)).encode()
         kind, sheet = self._owners.get(name, ("", None))
-        if sheet is None or not self.rows_of(sheet).moves:
+        if sheet is None or not self._moves:
             return package.read(name)
         if kind in _MOVED_PARTS:
             return _MOVED_PARTS[kind](package.text(name), self.rows_of(sheet), self._formulas, sheet.name).encode()
         return package.read(name)
+
+    def see_formulas(self) -> Formulas:
+        """Goes through all parts but the rows of lists, so that the formulas tell what they compute with."""
+        for name, sheet in self.parts():
+            for piece in self.sheet(sheet) if sheet else [self.part(name)]:
+                if sheet and isinstance(piece, Block):
+                    self.writer(sheet, piece, SheetTable(), ())
+        return self._formulas
+
+    def may_be_number(self, cell: TemplateCell) -> bool:
+        if cell.marked:
+            return cell.marked.only is not None and self._column(cell, "").may_be_number
+        return "<f" in cell.content or ("<v" in cell.content and cell.attributes.get("t", "n") == "n")
+
+    def is_number_text(self, cell: TemplateCell, text: str) -> bool:
+        """Whether readers take the cell for a number, with this text as its value, although it is text in the file."""
+        if not is_countable(text):
+            return False
+        return self._column(cell, "").is_to_count and ' t="inlineStr"' in self._marked(cell)
 
     def _parts_of_sheets(self) -> dict[str, tuple[str, TemplateSheet]]:
         """The kind and the sheet of parts that belong to one sheet."""
@@ -210,7 +344,9 @@ class FilledBook:
 
     def _workbook(self, text: str) -> str:
         def renamed(match: re.Match[str]) -> str:
-            formula = self._formulas.text(unescape(match[2] or ""), "", whole=True)
+            # Ranges that are printed or filtered are not computed with.
+            reads = "_xlnm." not in match[1]
+            formula = self._formulas.text(unescape(match[2] or ""), "", whole=True, added=reads)
             return f"<definedName{match[1]}>{escaped_formula(formula)}</definedName>"
 
         text = element("definedName").sub(renamed, text)
@@ -239,7 +375,7 @@ class FilledBook:
         return _retagged(text, "pivotCacheDefinition", lambda given: given.update(refreshOnLoad="1"))
 
     def _formula_element(self, match: re.Match[str], sheet: str, at: int | None, *, whole: bool = False) -> str:
-        formula = self._formulas.text(unescape(match[2] or ""), sheet, at=at, whole=whole)
+        formula = self._formulas.text(unescape(match[2] or ""), sheet, at=at, whole=whole, added=whole)
         return match[0].replace(f">{match[2]}<", f">{escaped_formula(formula)}<") if match[2] else match[0]
 
     # --- sheets
@@ -252,7 +388,9 @@ class FilledBook:
         for row in sheet.rows:
             block = rows.block_of(row.number)
             if block is None:
-                held.append(self._row(sheet, row, rows))
+                # Programs write rows without cells down to the last of a sheet.
+                if rows.last_row(row.number) <= SHEET_ROWS:
+                    held.append(self._row(sheet, row, rows))
             elif block.last > done:
                 yield "".join(held).encode()
                 held, done = [], block.last
@@ -282,11 +420,12 @@ class FilledBook:
         for name in ("ref", "r1", "r2"):
             if name in given:
                 given[name] = moved_area(given[name], self.rows_of(sheet))
-        formula = self._formulas.text(unescape(match[2] or ""), sheet.name)
+        # An array formula computes list by list.
+        formula = self._formulas.text(unescape(match[2] or ""), sheet.name, whole=given.get("t") == "array")
         return f"<f{attribute_text(given)}>{escaped_formula(formula)}</f>"
 
     def _marked(self, cell: TemplateCell) -> str:
-        """A cell with values only."""
+        """The XML of a cell whose placeholders are all values, none of them a column of a list."""
         marked, writer = cell.marked, self._column(cell, "")
         assert marked is not None
         if mark := marked.only:
@@ -297,10 +436,9 @@ class FilledBook:
     def _text(self, mark: Mark) -> str:
         return value_text(self._values.get(mark.name))
 
-    def _column(self, cell: TemplateCell, key: str, kind: str | None = None) -> ColumnWriter:
+    def _column(self, cell: TemplateCell, key: str, *, typed: bool = True) -> ColumnWriter:
         kinds = self._template.kinds
-        found = kinds[cell.style] if cell.style < len(kinds) else None
-        return ColumnWriter(Column(key, cell.style, kind or found))
+        return ColumnWriter(Column(key, cell.style, kinds[cell.style] if typed and cell.style < len(kinds) else None))
 
     def _tail(self, sheet: TemplateSheet, rows: RowMap) -> Iterator[bytes]:
         """What follows the rows. Merged cells of repeated rows are as many as these: they come in parts."""
@@ -308,7 +446,7 @@ class FilledBook:
         if match := element("mergeCells").search(sheet.tail):
             before, after = sheet.tail[: match.start()], sheet.tail[match.end() :]
             merges = match[0]
-        if not rows.moves:
+        if not self._moves:
             yield sheet.tail.encode()
             return
         yield _moved_tail(before, rows, self._formulas, sheet.name).encode()
@@ -328,7 +466,7 @@ class FilledBook:
             row = by_number.get(number) or TemplateRow(number, {}, "")
             at = rows.start(number)
             writer.begin_row(at, attribute_text(row.attributes))
-            for cell in row.cells if row.cells is not None else _cells_of(row.xml):
+            for cell in row.all_cells():
                 column = letters(cell.column)
                 if cell.marked and any(mark.list is not None for mark in cell.marked.marks):
                     self._put_marked(writer, at, cell, key_of)
@@ -373,32 +511,21 @@ class FilledBook:
             )
             for font, part in marked.parts
         )
-        writer.put_column(column, at, self._column(cell, "", "string"), MarkedText(parts))
+        writer.put_column(column, at, self._column(cell, "", typed=False), MarkedText(parts))
 
 
 def _renumbered(xml: str, number: int) -> str:
     """A row without placeholders and formulas at another place."""
-    cells = _cells_of(xml)
     given = {name: value for name, value in attributes(_ROW_START.match(xml)[1]).items() if name != "r"}  # type: ignore[index]
     texts = [
         f'<c r="{letters(cell.column)}{number}"{attribute_text(cell.attributes)}'
         + (f">{cell.content}</c>" if cell.content else "/>")
-        for cell in cells
+        for cell in cells_of(xml)
     ]
     return f'<row r="{number}"{attribute_text(given)}>{"".join(texts)}</row>'
 
 
 _ROW_START = re.compile(rf"<row({ATTRIBUTES})")
-
-
-def _cells_of(xml: str) -> list[TemplateCell]:
-    cells, column = list[TemplateCell](), 0
-    for match in element("c").finditer(xml):
-        given = attributes(match[1])
-        at = place(given.pop("r", ""))
-        column = at[1] if at else column + 1
-        cells.append(TemplateCell(column, given, match[2] or ""))
-    return cells
 
 
 def _blank(at: str, given: dict[str, str]) -> str:
@@ -407,9 +534,20 @@ def _blank(at: str, given: dict[str, str]) -> str:
 
 def _rich_cell(parts: Sequence[tuple[str, str]], style: int) -> str:
     if any(font for font, _ in parts):
+        if sum(len(text) for _, text in parts) > MAX_CELL_UNITS // 2:
+            parts = _cut_runs(parts)
         runs = "".join(f"<r>{font}{text_element(text)}</r>" for font, text in parts if text)
         return f'" s="{style}" t="inlineStr"><is>{runs or "<t/>"}</is></c>'
     return text_cell("".join(text for _, text in parts), style)
+
+
+def _cut_runs(parts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The runs, cut together to the length of a cell."""
+    cut, room = list[tuple[str, str]](), MAX_CELL_UNITS
+    for font, text in parts:
+        cut.append((font, cut_units(clean(text), room)))
+        room -= len(cut[-1][1].encode("utf-16-le")) // 2
+    return cut
 
 
 # --- repeated rows
@@ -428,11 +566,23 @@ class BlockWriter:
         self._height = height
         # Markup, or the row number in the first repetition, or a column.
         self._slots: list[_Slot] = []
+        # Those that are a column of the list: their number in the sheet.
+        self._columns: list[tuple[int, ColumnWriter]] = []
         self._empty: list[str] = []
 
     @property
-    def cut(self) -> int:
+    def form(self) -> list[str | int | MarkedText | None]:
+        """What is the same in all rows: writers of one table with equal forms write equal rows."""
+        return [slot[1] if isinstance(slot, tuple) else slot for slot in self._slots]
+
+    @property
+    def cut_cells(self) -> int:
         return sum(slot[0].cut for slot in self._slots if isinstance(slot, tuple))
+
+    @property
+    def as_text(self) -> set[int]:
+        """The columns of the sheet that have numbers as text: formulas leave them out."""
+        return {column for column, writer in self._columns if writer.has_number_texts}
 
     def begin_row(self, number: int, given: str) -> None:
         self._add('<row r="', number, f'"{given}>')
@@ -452,6 +602,7 @@ class BlockWriter:
         """A cell of a column; with `text`, the text that is put together from several."""
         self._add(f'<c r="{column}', number)
         self._slots.append((writer, text))
+        self._columns.append((column_number(column), writer))
         self._empty.append(f'<c r="{column}{number}{writer.blank}')
 
     def _add(self, *slots: str | int) -> None:
@@ -503,17 +654,23 @@ class BlockWriter:
 
 def _cells(writer: ColumnWriter, text: MarkedText | None, rows: Sequence[Row]) -> Cells:
     if text is None:
-        return writer.cells(column_of(rows, writer.key))
-    columns = [
-        [part] * len(rows) if isinstance(part, str) else list(map(value_text, column_of(rows, part.name)))
-        for _, part in text.parts
-    ]
-    if not text.is_rich:
-        return writer.cells(list(map("".join, zip(*columns, strict=True))))
-    fonts = [font for font, _ in text.parts]
-    style = int(re.search(r"\d+", writer.blank)[0])  # type: ignore[index]
-    made = (_rich_cell(list(zip(fonts, texts, strict=True)), style) for texts in zip(*columns, strict=True))
-    return Cells("", list(map(wire, made)), "", [])
+        values = column_of(rows, writer.key)
+    else:
+        columns = [
+            [part] * len(rows) if isinstance(part, str) else list(map(value_text, column_of(rows, part.name)))
+            for _, part in text.parts
+        ]
+        values = list(map("".join, zip(*columns, strict=True)))
+    if text is None or not text.is_rich:
+        cells = writer.cells(values)
+    else:
+        fonts = [font for font, _ in text.parts]
+        style = int(re.search(r"\d+", writer.blank)[0])  # type: ignore[index]
+        writer.cut += sum(len(value) > MAX_CELL_UNITS // 2 and is_cut(value) for value in values)
+        made = (_rich_cell(list(zip(fonts, texts, strict=True)), style) for texts in zip(*columns, strict=True))
+        cells = Cells("", list(map(wire, made)), "", [])
+    writer.look_for_number_texts(values, cells)
+    return cells
 
 
 # --- what refers to rows that move
@@ -560,11 +717,21 @@ def _moved_tail(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
     text = _with_areas(text, "protectedRange|ignoredError", "sqref", rows)
     for name, inner in (("conditionalFormatting", "formula"), ("dataValidation", "formula[12]")):
         text = element(name).sub(partial(_moved_rule, inner, rows, formulas, sheet), text)
-    for name in ("x14:conditionalFormatting", "x14:dataValidation", "x14:sparkline"):
+    for name in ("x14:conditionalFormatting", "x14:dataValidation"):
         text = element(name).sub(lambda match: _moved_extension(match, rows, formulas, sheet), text)
+    sparklines = 0
+
+    def repeated(match: re.Match[str]) -> str:
+        nonlocal sparklines
+        copies = _sparklines(match, rows, formulas, sheet, _MOST_SPARKLINES - sparklines)
+        sparklines += len(copies)
+        return "".join(copies)
+
+    text = element("x14:sparkline").sub(repeated, text)
 
     def broken(given: dict[str, str]) -> None:
-        given["id"] = str(rows.end(int(given["id"]))) if given.get("id", "").isdigit() else given.get("id", "")
+        row = given.get("id", "")
+        given["id"] = str(rows.end(int(row))) if re.fullmatch("[0-9]{1,9}", row) else row
 
     return element("rowBreaks").sub(lambda match: _retagged(match[0], "brk", broken), text)
 
@@ -575,10 +742,12 @@ def _moved_rule(inner: str, rows: RowMap, formulas: Formulas, sheet: str, match:
     areas = given.get("sqref", "")
     given["sqref"] = moved_areas(areas, rows)
     first = rows_of(areas.split()[0]) if areas.split() else None
-    name = match[0][1 : match[0].index(" ")]
+    name = re.split(r"[\s/>]", match[0][1:], maxsplit=1)[0]
     if match[2] is None:
         return f"<{name}{attribute_text(given)}/>"
     content = _with_formulas(match[2], inner, formulas, sheet, first[0] if first else None)
+    # The bounds of colours, bars and icons.
+    content = _with_references(content, "val", formulas, sheet)
     return f"<{name}{attribute_text(given)}>{content}</{name}>"
 
 
@@ -591,12 +760,47 @@ def _moved_extension(match: re.Match[str], rows: RowMap, formulas: Formulas, she
     )
 
 
+def _with_references(text: str, names: str, formulas: Formulas, sheet: str) -> str:
+    """The text with moved references in the attributes `names`, separated by `|`."""
+
+    def moved(match: re.Match[str]) -> str:
+        formula = escaped_formula(formulas.text(unescape(match[2]), sheet)).replace('"', "&quot;")
+        return f'{match[1]}{formula}"'
+
+    return re.sub(rf'(\s(?:{names})=")([^"]*)"', moved, text)
+
+
 def _with_formulas(text: str, name: str, formulas: Formulas, sheet: str, at: int | None) -> str:
     def moved(match: re.Match[str]) -> str:
         formula = formulas.text(unescape(match[3]), sheet, at=at)
         return f"<{match[1]}{match[2]}>{escaped_formula(formula)}</{match[1]}>"
 
     return re.sub(rf"<({name})({ATTRIBUTES})\s*>(.*?)</\1\s*>", moved, text, flags=re.DOTALL)
+
+
+_MOST_SPARKLINES = 50_000
+
+
+def _sparklines(match: re.Match[str], rows: RowMap, formulas: Formulas, sheet: str, most: int) -> list[str]:
+    """A sparkline; one of a repeated row is repeated with it. BadTable for more than `most`."""
+    place = re.search(r"<xm:sqref>\s*([^<\s]*)\s*</xm:sqref>", match[0])
+    formula = re.search(r"<xm:f>([^<]*)</xm:f>", match[0])
+    area = rows_of(place[1]) if place else None
+    block = rows.block_of(area[0]) if area else None
+    if place is None or formula is None or area is None or block is None:
+        return [_moved_extension(match, rows, formulas, sheet)]
+    if rows.times(block) > most:
+        raise BadTable(
+            f"the sheet {sheet} would have more than {_MOST_SPARKLINES} sparklines: remove them from the repeated row, "
+            "or split the rows into several files with rows_per_file"
+        )
+    pieces, made = formulas.pieces(unescape(formula[1]), sheet, area[0], held=True), list[str]()
+    for down in range(0, rows.times(block) * block.height, block.height):
+        text = "".join(each if isinstance(each, str) else str(each.first + down) for each in pieces)
+        cell = re.sub(r"\d+", str(rows.start(area[0]) + down), place[1])
+        copy = match[0].replace(formula[0], f"<xm:f>{escaped_formula(text)}</xm:f>")
+        made.append(copy.replace(place[0], f"<xm:sqref>{cell}</xm:sqref>"))
+    return made
 
 
 _MERGES_IN_PART = 10_000
@@ -611,7 +815,7 @@ def _merges(sheet: TemplateSheet, rows: RowMap) -> Iterator[bytes]:
         if area is None or block is None or not block.has(area[1]):
             made.append(f'<mergeCell ref="{moved_area(merge, rows)}"/>')
             continue
-        left, right = (re.sub(r"[$\d]", "", corner) for corner in merge.split(":"))
+        left, right = (re.sub(r"[$\d]", "", corner) for corner in (*merge.split(":"), merge)[:2])
         top, height = rows.start(area[0]), area[1] - area[0]
         for row in range(top, top + rows.times(block) * block.height, block.height):
             made.append(f'<mergeCell ref="{left}{row}:{right}{row + height}"/>')
@@ -624,40 +828,33 @@ def _merges(sheet: TemplateSheet, rows: RowMap) -> Iterator[bytes]:
 def _moved_table(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
     text = _with_areas(text, "table|autoFilter|sortState|sortCondition", "ref", rows)
     area = rows_of(attributes((re.search(rf"<table({ATTRIBUTES})", text) or [""] * 2)[1]).get("ref", ""))
+    text = _with_formulas(text, "totalsRowFormula", formulas, sheet, None)
     return _with_formulas(text, "calculatedColumnFormula", formulas, sheet, area[0] if area else None)
 
 
-def _moved_comments(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
-    return _with_cells(text, "comment|threadedComment", ["ref"], rows)
-
-
-def _moved_pivot(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
-    return _with_areas(text, "location", "ref", rows)
-
-
-def _moved_drawing(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
-    """Images and charts move with the row of their upper edge and keep their size."""
+def _moved_drawing(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
+    """Images and charts move with the row of their upper edge and keep their size; linked texts follow their cells."""
 
     def moved(match: re.Match[str]) -> str:
         upper = element("from").search(match[0])
-        top = re.search(r"<row>(\d+)</row>", upper[0]) if upper else None
+        top = re.search(r"<row>([0-9]{1,9})</row>", upper[0]) if upper else None
         shift = rows.start(int(top[1]) + 1) - int(top[1]) - 1 if top else 0
 
         def shifted(edge: re.Match[str]) -> str:
-            return re.sub(r"<row>(\d+)</row>", lambda row: f"<row>{int(row[1]) + shift}</row>", edge[0])
+            return re.sub(r"<row>([0-9]{1,9})</row>", lambda row: f"<row>{int(row[1]) + shift}</row>", edge[0])
 
         return element("to").sub(shifted, element("from").sub(shifted, match[0]))
 
     for name in ("twoCellAnchor", "oneCellAnchor"):
         text = element(name).sub(moved, text)
-    return text
+    return _with_references(text, "textlink|cellRange", formulas, sheet)
 
 
 def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
     """The boxes of comments."""
 
     def moved(shape: str) -> str:
-        row = re.search(r"(<\w+:Row>)\s*(\d+)\s*<", shape)
+        row = re.search(r"(<\w+:Row>)\s*([0-9]{1,9})\s*<", shape)
         shift = rows.start(int(row[2]) + 1) - int(row[2]) - 1 if row else 0
         if not shift or row is None:
             return shape
@@ -681,14 +878,16 @@ def _shifted(anchor: str, shift: int) -> str:
     numbers = [each.strip() for each in anchor.split(",")]
     if len(numbers) != 8:
         return anchor
+    if not all(re.fullmatch("[0-9]{1,9}", numbers[index]) for index in (2, 6)):
+        return anchor
     return ", ".join(str(int(each) + shift) if index in (2, 6) else each for index, each in enumerate(numbers))
 
 
 _MOVED_PARTS: dict[str, Callable[[str, RowMap, Formulas, str], str]] = {
     "table": _moved_table,
-    "comments": _moved_comments,
-    "threadedComment": _moved_comments,
-    "pivotTable": _moved_pivot,
+    "comments": lambda text, rows, *_: _with_cells(text, "comment", ["ref"], rows),
+    "threadedComment": lambda text, rows, *_: _with_cells(text, "threadedComment", ["ref"], rows),
+    "pivotTable": lambda text, rows, *_: _with_areas(text, "location", "ref", rows),
     "drawing": _moved_drawing,
     "vmlDrawing": _moved_notes,
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
+from tidegate.errors import BadTable
 from tidegate.sheets.table import letters
 from tidegate.sheets.xlsx import SHEET_ROWS
 
@@ -75,21 +77,41 @@ STILL = RowMap()
 _TOKEN = re.compile(
     r"""
     (?P<text>"(?:[^"]|"")*")
-    | (?P<table>[\w.\\]+\[(?:[^\[\]]|\[[^\]]*\])*\])
-    | (?P<sheet>(?:'(?:[^']|'')*'|[\w.]+(?::[\w.]+)?)!)?
+    | (?P<table>[\w.\\]+\[(?:[^\[\]']|'.|\[(?:[^\[\]']|'.)*+\])*+\])
+    | (?P<sheet>(?:'(?:[^']|'')*+'|[\w.]+(?::[\w.]+)?)!)?
       (?:(?P<c1>\$?[A-Za-z]{1,3})(?P<r1>\$?[0-9]{1,7})(?::(?P<c2>\$?[A-Za-z]{1,3})(?P<r2>\$?[0-9]{1,7}))?
          |(?P<r3>\$?[0-9]{1,7}):(?P<r4>\$?[0-9]{1,7}))
       (?![\w.(!\[])
-    | (?P<word>'(?:[^']|'')*'!|[\w.\\?]+!?)
-    | (?P<other>.)
+    | (?P<word>'(?:[^']|'')*+'!|[\w.\\?]+!?)
+    | (?P<other>'(?:[^']|'')*+'?|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
-# Functions for which a repeated cell means all its repetitions: SUM(B5) in a template is the sum of the list.
+# Excel itself refuses more than 64 functions in each other.
+_MOST_NESTED = 256
+# Functions for which a repeated cell means all its repetitions: SUM(B5) in a template is the sum of the list. In files,
+# the names of newer ones have a prefix.
 _OF_LISTS = re.compile(
-    "AGGREGATE|(AVERAGE|MAX|MIN)(A|IFS?)?|COUNT(A|BLANK|IFS?)?|LARGE|MATCH|MEDIAN|MODE|PRODUCT|RANK|SMALL|STDEV|SUBTOTAL|"
-    "SUM(IFS?|PRODUCT|SQ)?|VAR"
+    r"""(?:_XLFN\.)?(?:_XLWS\.)?(?:
+    AGGREGATE|(?:AVERAGE|MAX|MIN)(?:A|IFS?)?|AVEDEV|CONCAT|CORREL|COUNT(?:A|BLANK|IFS?)?|COVAR|COVARIANCE|DEVSQ|FILTER|
+    FREQUENCY|GEOMEAN|HARMEAN|INDEX|INTERCEPT|IRR|KURT|LARGE|[HVX]?LOOKUP|X?MATCH|MEDIAN|MIRR|MODE|NPV|PEARSON|
+    PERCENTILE|PERCENTRANK|PRODUCT|QUARTILE|RANK|ROWS|RSQ|SKEW|SLOPE|SMALL|SORT(?:BY)?|STDEV[AP]?|STDEVPA|STEYX|SUBTOTAL|
+    SUM(?:IFS?|PRODUCT|SQ)?|SUMX2[MP]Y2|SUMXMY2|TEXTJOIN|TRIMMEAN|UNIQUE|VAR[AP]?|VARPA|XIRR|XNPV
+    )(?:\.(?:S|P|INC|EXC|EQ|AVG|SNGL|MULT))?""",
+    re.VERBOSE,
 )
+# Of these, functions that do not leave out texts.
+_NOT_ADDING = re.compile(
+    r"(?:_XLFN\.)?(?:_XLWS\.)?(?:CONCAT|COUNT.*|FILTER|INDEX|.?LOOKUP|X?MATCH|ROWS|SORT.*|TEXTJOIN|UNIQUE)"
+)
+_END_OF_ARGUMENT, _OPERATOR, _OPERATORS = re.compile(r"\s*[),]"), re.compile(r"\s*[-+*/^]"), frozenset("-+*/^")
+# ZZZ, the last that a reference can name.
+_LAST_COLUMN = 18_278
+_MOST_APART, _MOST_SUMMANDS = 100, 10_000
+
+
+def _adds(function: str) -> bool:
+    return bool(_OF_LISTS.fullmatch(function)) and not _NOT_ADDING.fullmatch(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +135,44 @@ class Formulas:
     """
 
     maps: Mapping[str, RowMap]
+    # The columns of lists with which the formulas seen so far compute: the sheet in lower case, the first and the last.
+    added: set[tuple[str, int, int]] = field(default_factory=set)
+    # The ranges among them that have some of the rows that are repeated together: the sheet, rows, columns.
+    apart: set[tuple[str, int, int, int, int]] = field(default_factory=set)
+    # What the functions seen so far add: the sheet, rows, columns.
+    summands: set[tuple[str, int, int, int, int]] = field(default_factory=set)
+    # The cells of lists with which a function that adds computes alone, as SUM(B5*C5): the sheet, the cell.
+    alone: set[tuple[str, str]] = field(default_factory=set)
 
-    def text(self, formula: str, sheet: str, *, at: int | None = None, whole: bool = False) -> str:
+    def added_columns(self, sheet: str) -> set[int]:
+        """The columns of lists on a sheet with whose numbers the formulas seen so far compute."""
+        edges = [0] * (_LAST_COLUMN + 2)
+        for name, left, right in self.added:
+            if name in (sheet.casefold(), ""):
+                edges[left] += 1
+                edges[right + 1] -= 1
+        return {column for column, depth in enumerate(accumulate(edges)) if depth}
+
+    def text(self, formula: str, sheet: str, *, at: int | None = None, whole: bool = False, added: bool = False) -> str:
         """The formula in the filled workbook.
 
         `at`: the row to which its relative references belong, if Excel applies it to each repetition of that row, as a
         conditional format. `whole`: each reference to a repeated cell means all its repetitions, as in a chart.
+        `added`: what it refers to is computed with.
         """
-        pieces = self.pieces(formula, sheet, at, held=True, whole=whole)
+        pieces = self.pieces(formula, sheet, at, held=True, whole=whole, added=added)
         return "".join(piece if isinstance(piece, str) else str(piece.first) for piece in pieces)
 
     def pieces(
-        self, formula: str, sheet: str, at: int | None, column: int = 0, *, held: bool = False, whole: bool = False
+        self,
+        formula: str,
+        sheet: str,
+        at: int | None,
+        column: int = 0,
+        *,
+        held: bool = False,
+        whole: bool = False,
+        added: bool = False,
     ) -> list[Piece]:
         """As `text`, with row numbers that differ between the repetitions of row `at` as MovingRow.
 
@@ -133,25 +181,73 @@ class Formulas:
         own = self.maps.get(sheet.casefold(), STILL)
         block = own.block_of(at) if at is not None else None
         place, elsewhere = (_Place(each, column, held and block is not None) for each in (block, None))
-        made, functions, word, before = list[Piece](), list[str](), "", ""
+        made, word, before = list[Piece](), "", ""
+        # The brackets around: their function, whether it or one around it adds, whether one is SUMPRODUCT.
+        calls = [("", False, False)]
         for match in _TOKEN.finditer(formula):
             part = match[0]
             if match["r1"] or match["r3"]:
-                name = match["sheet"]
-                rows = self.maps.get(sheet_name(name).casefold(), STILL) if name else own
-                is_argument = before in ("(", ",") and formula[match.end() :].lstrip()[:1] in (")", ",")
-                of_list = is_argument and functions[-1:] and _OF_LISTS.fullmatch(functions[-1])
-                made += _moved(match, rows, place if rows is own else elsewhere, whole=whole or bool(of_list))
+                name = (sheet_name(match["sheet"]) if match["sheet"] else sheet).casefold()
+                rows = self.maps.get(name, STILL) if match["sheet"] else own
+                function, adds, is_product = calls[-1]
+                is_argument = before in ("(", ",") and bool(_END_OF_ARGUMENT.match(formula, match.end()))
+                # Within SUMPRODUCT everything is computed list by list.
+                of_list = is_product or (is_argument and _OF_LISTS.fullmatch(function))
+                within = place if rows is own else elsewhere
+                is_range = bool(of_list or match["r2"] or match["r4"])
+                if added or adds:
+                    # A text within a computation, as in SUM(B5*2), becomes a number.
+                    is_summand = (is_argument or is_range) and not added and _adds(function)
+                    is_operand = before in _OPERATORS or bool(_OPERATOR.match(formula, match.end()))
+                    uses = {"is_range": whole or is_range, "is_summand": is_summand, "is_operand": is_operand}
+                    self._note(name, match, rows, within, **uses)
+                made += _moved(match, rows, within, whole=whole or bool(of_list))
             else:
                 made.append(part)
+                # A name, or the column of a table.
+                is_name = match["table"] or (part[0].isalpha() and formula[match.end() : match.end() + 1] != "(")
+                _, adds, is_product = calls[-1]
+                if is_name and adds:
+                    self.added.add(("", 0, _LAST_COLUMN))
                 if part == "(":
-                    functions.append(word.upper())
-                elif part == ")" and functions:
-                    functions.pop()
+                    if len(calls) > _MOST_NESTED:
+                        raise BadTable(f"a formula of the template has more than {_MOST_NESTED} brackets in each other")
+                    function = word.upper()
+                    calls.append((function, adds or _adds(function), is_product or function == "SUMPRODUCT"))
+                elif part == ")" and len(calls) > 1:
+                    calls.pop()
             word = part if match["word"] else ""
             if not part.isspace():
                 before = part
         return made
+
+    def _note(
+        self,
+        sheet: str,
+        match: re.Match[str],
+        rows: RowMap,
+        place: _Place,
+        *,
+        is_range: bool,
+        is_summand: bool,
+        is_operand: bool,
+    ) -> None:
+        first, last = _row(match["r1"] or match["r3"]), _row(match["r2"] or match["r4"] or match["r1"])
+        left = column_number(match["c1"]) if match["c1"] else 0
+        right = column_number(match["c2"] or match["c1"]) if match["c1"] else _LAST_COLUMN
+        if is_summand and len(self.summands) < _MOST_SUMMANDS:
+            self.summands.add((sheet, first, last, left, right))
+        for block in rows.blocks:
+            if first > block.last or last < block.first:
+                continue
+            self.added.add((sheet, left, right))
+            in_part = is_range and (first > block.first or last < block.last)
+            if place.has(match["r1"] or match["r3"]):
+                continue
+            if in_part and len(self.apart) < _MOST_APART:
+                self.apart.add((sheet, first, last, left, right))
+            if is_operand and not is_range and "$" not in match["r1"] and len(self.alone) < _MOST_APART:
+                self.alone.add((sheet, f"{match['c1']}{match['r1']}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +332,7 @@ def column_number(name: str) -> int:
     return number
 
 
-def place(ref: str) -> tuple[int, int] | None:
+def row_and_column(ref: str) -> tuple[int, int] | None:
     """The row and the column of a cell such as B5; None if it is not one."""
     match = _AREA.fullmatch(ref)
     return (int(match[2]), column_number(match[1])) if match else None

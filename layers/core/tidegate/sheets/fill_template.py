@@ -6,7 +6,8 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import unescape
@@ -16,11 +17,12 @@ from posixpath import normpath
 from pyexpat import ExpatError, ParserCreate
 from typing import Any
 
-from defusedxml.ElementTree import fromstring
+from defusedxml.ElementTree import ParseError, fromstring
 
 from tidegate.errors import BadTable
-from tidegate.sheets.fill_refs import Block, copied, place, rows_of
+from tidegate.sheets.fill_refs import Block, copied, row_and_column, rows_of
 from tidegate.sheets.values import clean
+from tidegate.sheets.xlsx_cells import MAC_DATETIME
 
 # --- package
 # The parts of the file. Whatever is not known here stays as it is, so nothing is refused for being unknown, but for
@@ -31,19 +33,48 @@ MAX_BYTES = 10_000_000
 MAX_UNPACKED = 64_000_000
 _MAX_PARTS = 2000
 _OLD_FORMAT = b"\xd0\xcf\x11\xe0"
+_MACROS = "macros: save it as .xlsx"
+_CONTROLS = "ActiveX controls: remove them"
+_OBJECTS = "embedded objects: remove them"
+_BOOKS = "links to other workbooks: break them (Data, Edit Links)"
+_DATA_FROM = "data connections: remove them (Data, Queries & Connections)"
+# By the beginning of a part's name, in lower case.
 _FORBIDDEN = {
-    "xl/vbaProject": "macros: save it as .xlsx",
-    "xl/macrosheets/": "macros: save it as .xlsx",
-    "xl/activeX/": "ActiveX controls: remove them",
-    "xl/embeddings/": "embedded objects: remove them",
-    "xl/externalLinks/": "links to other workbooks: break them (Data, Edit Links)",
-    "xl/connections": "data connections: remove them (Data, Queries & Connections)",
-    "xl/queryTables/": "data connections: remove them (Data, Queries & Connections)",
+    "xl/vbaproject": _MACROS,
+    "xl/macrosheets/": _MACROS,
+    "xl/activex/": _CONTROLS,
+    "xl/embeddings/": _OBJECTS,
+    "xl/externallinks/": _BOOKS,
+    "xl/connections": _DATA_FROM,
+    "xl/querytables/": _DATA_FROM,
+}
+# By the kind of a relation: programs find parts by it, whatever their names are.
+_FORBIDDEN_KINDS = {
+    "vbaProject": _MACROS,
+    "xlMacrosheet": _MACROS,
+    "xlIntlMacrosheet": _MACROS,
+    "control": _CONTROLS,
+    "activeXControlBinary": _CONTROLS,
+    "oleObject": _OBJECTS,
+    "package": _OBJECTS,
+    "externalLink": _BOOKS,
+    "connections": _DATA_FROM,
+    "queryTable": _DATA_FROM,
 }
 _MAIN = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
 # An .xltx is filled like an .xlsx.
 _TEMPLATE_MAIN = "application/vnd.openxmlformats-officedocument.spreadsheetml.template.main+xml"
 _CALC_CHAIN = "calcChain.xml"
+
+
+@contextmanager
+def readable(what: str = "the template") -> Iterator[None]:
+    """BadTable for what no workbook has, such as `r="x"`, undeclared prefixes and unknown encodings: XML can be valid
+    and say nonsense."""
+    try:
+        yield
+    except (ValueError, LookupError, OverflowError, ParseError) as error:
+        raise BadTable(f"{what[:200]} cannot be read ({str(error)[:100]}): open and save it in Excel") from error
 
 
 class Package:
@@ -71,10 +102,10 @@ class Package:
             raise BadTable(f"the template has {unpacked} bytes when unpacked, but may have {MAX_UNPACKED}")
         for name in self.names:
             for start, what in _FORBIDDEN.items():
-                if name.startswith(start):
+                if name.lower().startswith(start):
                     raise BadTable(f"the template has {what}")
         for name in self.names:
-            if name.endswith((".xml", ".rels", ".vml")):
+            if name.lower().endswith((".xml", ".rels", ".vml")):
                 self._check_xml(name)
         self._check_types()
 
@@ -114,15 +145,14 @@ class Package:
         for each in fromstring(self.read(name)):
             kind, target = each.get("Type", "").rsplit("/", 1)[-1], each.get("Target", "")
             if each.get("TargetMode") == "External":
-                if kind != "hyperlink":
-                    raise BadTable(f"the template has something of this kind outside itself: {kind[:100]}; remove it")
                 continue
             base = "" if target.startswith("/") else str(path.parent)
             found[each.get("Id", "")] = kind, normpath(f"{base}/{target}").lstrip("/")
         return found
 
     def _check_xml(self, name: str) -> None:
-        """Refuses entities, as defusedxml does, without making a tree of what may be a large part."""
+        """Refuses entities, as defusedxml does, and relations to what runs or is fetched, without making a tree of
+        what may be a large part."""
 
         def refuse(*_: Any) -> None:
             raise BadTable(f"the part {name[:200]} of the template declares a document type, which no workbook needs")
@@ -135,6 +165,8 @@ class Package:
             return
         parser = ParserCreate()
         parser.StartDoctypeDeclHandler = refuse
+        if name.lower().endswith(".rels"):
+            parser.StartElementHandler = _check_relation
         try:
             parser.Parse(data, True)
         except ExpatError as error:
@@ -157,6 +189,14 @@ class Package:
         if not found:
             raise BadTable("the template has no workbook: open it in Excel and save it as .xlsx")
         return found[0]
+
+
+def _check_relation(_: str, given: dict[str, str]) -> None:
+    kind = given.get("Type", "").rsplit("/", 1)[-1]
+    if kind in _FORBIDDEN_KINDS:
+        raise BadTable(f"the template has {_FORBIDDEN_KINDS[kind]}")
+    if given.get("TargetMode") == "External" and kind != "hyperlink":
+        raise BadTable(f"the template has something of this kind outside itself: {kind[:100]}; remove it")
 
 
 # Together: each of them may contain the start of another, which is then text.
@@ -225,7 +265,7 @@ class Mark:
     name: str
 
     @classmethod
-    def of(cls, text: str) -> Mark | None:
+    def from_text(cls, text: str) -> Mark | None:
         before, dot, after = (part.strip() for part in text.partition("."))
         if dot:
             return cls(before, after) if after else None
@@ -280,7 +320,7 @@ def marked_text(xml: str) -> MarkedText | None:
 
     found = False
     for match in _MARK.finditer(text):
-        mark = None if match[1] else Mark.of(match[2])
+        mark = None if match[1] else Mark.from_text(match[2])
         if mark is None and not match[1]:
             continue
         literal(at, match.start())
@@ -316,7 +356,18 @@ class TemplateCell:
 
     @property
     def style(self) -> int:
-        return int(self.attributes.get("s", 0))
+        given = self.attributes.get("s", "")
+        return int(given) if re.fullmatch("[0-9]{1,9}", given) else 0
+
+
+def cells_of(xml: str) -> Iterator[TemplateCell]:
+    """The cells of a row. One without a position follows the one before it."""
+    column = 0
+    for match in CELL.finditer(xml):
+        given = attributes(match[1])
+        at = row_and_column(given.pop("r", ""))
+        column = at[1] if at else column + 1
+        yield TemplateCell(column, given, match[2] or "")
 
 
 @dataclass(slots=True)
@@ -327,6 +378,9 @@ class TemplateRow:
     xml: str
     # Of rows with placeholders or formulas.
     cells: list[TemplateCell] | None = None
+
+    def all_cells(self) -> Iterable[TemplateCell]:
+        return cells_of(self.xml) if self.cells is None else self.cells
 
 
 @dataclass(slots=True)
@@ -349,8 +403,10 @@ class TemplateSheet:
 
     @property
     def last_row(self) -> int:
+        """The last row with content: some programs write empty ones down to the last of a sheet."""
         ends = [area[1] for merge in self.merges if (area := rows_of(merge))]
-        return max([self.rows[-1].number if self.rows else 1, *ends])
+        rows = [row.number for row in self.rows if row.cells is not None or "<v" in row.xml or "<is" in row.xml]
+        return max([1, *rows[-1:], *ends])
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +453,7 @@ class FillTemplate:
     the same list, together.
     """
 
+    @readable()
     def __init__(self, data: bytes) -> None:
         """BadTable if it is not a workbook that can be filled."""
         self.package = Package(data)
@@ -404,6 +461,7 @@ class FillTemplate:
         self.sheets = [self._sheet(name, part) for name, part in self._worksheets()]
         places: dict[str, tuple[TemplateSheet, Block]] = {}
         for sheet in self.sheets:
+            self._check_tables(sheet)
             for block in sheet.blocks:
                 if block.name in places:
                     first, earlier = places[block.name]
@@ -441,12 +499,16 @@ class FillTemplate:
         return list(found)
 
     @cached_property
+    @readable()
     def kinds(self) -> list[str | None]:
         """By style: the type of value that its number format shows."""
         root = self._styles
         formats = {each.get("numFmtId"): each.get("formatCode", "") for each in _all(root, "numFmt")}
         found = next(iter(_all(root, "cellXfs")), ())
-        return [_kind(each.get("numFmtId", "0"), formats) for each in found]
+        kinds = [_kind(each.get("numFmtId", "0"), formats) for each in found]
+        properties = _all(fromstring(self.package.read(self.package.main)), "workbookPr")
+        is_mac = any(each.get("date1904") in ("1", "true") for each in properties)
+        return [MAC_DATETIME if is_mac and kind == "datetime" else kind for kind in kinds]
 
     @cached_property
     def _styles(self) -> Any:
@@ -457,6 +519,7 @@ class FillTemplate:
         return fromstring(self.package.read(styles[0]))
 
     @cached_property
+    @readable()
     def sketches(self) -> list[Sketch]:
         """What the first rows of the first sheets look like."""
         looks, found = self._looks(), list[tuple[TemplateSheet, list[tuple[int, TemplateCell]]]]()
@@ -465,7 +528,7 @@ class FillTemplate:
             cells = [
                 (row.number, cell)
                 for row in rows
-                for cell in row.cells or self._cells(_content(row), row.number, {})
+                for cell in row.cells or self._cells(_content(row), row.number, SharedFormulas())
                 if cell.column <= _SKETCH_COLUMNS
             ]
             found.append((sheet, cells))
@@ -541,8 +604,29 @@ class FillTemplate:
         sheet.blocks = _blocks(sheet)
         return sheet
 
+    def _check_tables(self, sheet: TemplateSheet) -> None:
+        """Refuses placeholders in the heads of tables: Excel finds a file broken if they differ from the columns."""
+        tables = [part for kind, part in self.package.rels(sheet.part).values() if kind == "table"]
+        columns: dict[int, list[int]] = {}
+        for row, cell in sheet.marks if tables else ():
+            columns.setdefault(row, []).append(cell.column)
+        for part in tables:
+            if part not in self.package.names:
+                continue
+            given = fromstring(self.package.read(part))
+            corners = [row_and_column(each) for each in given.get("ref", "").split(":")]
+            first, last = corners[0], corners[-1]
+            if first is None or last is None or given.get("headerRowCount") == "0":
+                continue
+            if any(first[1] <= column <= last[1] for column in columns.get(first[0], ())):
+                raise BadTable(
+                    f"row {first[0]} of {sheet.name} is the head of the table {given.get('displayName', '')[:100]}, "
+                    "which can have no placeholders: put them elsewhere, or make it a range (Table Design, "
+                    "Convert to Range)"
+                )
+
     def _rows(self, xml: str) -> list[TemplateRow]:
-        rows, number, shared = list[TemplateRow](), 0, dict[str, tuple[int, int, str]]()
+        rows, number, shared = list[TemplateRow](), 0, SharedFormulas()
         for match in ROW.finditer(xml):
             given = attributes(match[1])
             number = int(given.pop("r", number + 1))
@@ -555,15 +639,11 @@ class FillTemplate:
     def _has_marked(self, xml: str) -> bool:
         return bool(self._strings) and any(int(index) in self._strings for index in _SHARED.findall(xml))
 
-    def _cells(self, xml: str, row: int, shared: dict[str, tuple[int, int, str]]) -> Iterator[TemplateCell]:
-        column = 0
-        for match in CELL.finditer(xml):
-            given, content = attributes(match[1]), match[2] or ""
-            at = place(given.pop("r", ""))
-            column = at[1] if at else column + 1
-            cell = TemplateCell(column, given, content)
+    def _cells(self, xml: str, row: int, shared: SharedFormulas) -> Iterator[TemplateCell]:
+        for cell in cells_of(xml):
+            given, content = cell.attributes, cell.content
             if "<f" in content:
-                cell.content = _own_formula(content, row, column, shared)
+                cell.content = shared.own(content, row, cell.column)
             elif given.get("t") == "s":
                 index = re.search(r"<v[^>]*>\s*(\d+)\s*</v>", content)
                 cell.marked = self._strings.get(int(index[1])) if index else None
@@ -580,7 +660,7 @@ _RGB = re.compile("[0-9A-Fa-f]{6}")
 
 
 def _is_sketched(merge: str) -> bool:
-    corner = place(merge.partition(":")[0])
+    corner = row_and_column(merge.partition(":")[0])
     return corner is not None and corner[0] <= _SKETCH_ROWS and corner[1] <= _SKETCH_COLUMNS
 
 
@@ -617,22 +697,35 @@ def _rgb(color: Any) -> str | None:
     return rgb if _RGB.fullmatch(rgb) else None
 
 
-def _own_formula(content: str, row: int, column: int, shared: dict[str, tuple[int, int, str]]) -> str:
-    """The content of a cell with a formula of its own: one that is shared would not be right once rows move."""
-    match = FORMULA.search(content)
-    given = attributes(match[1]) if match else {}
-    if match is None or given.get("t") != "shared":
-        return content
-    index = given.get("si", "")
-    if match[2]:
-        shared[index] = row, column, unescape(match[2])
-        formula = unescape(match[2])
-    elif index in shared:
-        above, left, master = shared[index]
-        formula = copied(master, row - above, column - left)
-    else:
-        return content
-    return f"<f>{_escaped(formula)}</f>"
+# Of all copies of a sheet's shared formulas together: a few bytes can stand for a copy of thousands of characters.
+_MAX_COPIED = 10_000_000
+
+
+class SharedFormulas:
+    """Gives cells formulas of their own: one that is shared would not be right once rows move."""
+
+    def __init__(self) -> None:
+        self._masters: dict[str, tuple[int, int, str]] = {}
+        self._copied = 0
+
+    def own(self, content: str, row: int, column: int) -> str:
+        match = FORMULA.search(content)
+        given = attributes(match[1]) if match else {}
+        if match is None or given.get("t") != "shared":
+            return content
+        index = given.get("si", "")
+        if match[2]:
+            formula = unescape(match[2])
+            self._masters[index] = row, column, formula
+        elif index in self._masters:
+            above, left, master = self._masters[index]
+            self._copied += len(master)
+            if self._copied > _MAX_COPIED:
+                raise BadTable(f"the shared formulas of a sheet have more than {_MAX_COPIED} characters: shorten them")
+            formula = copied(master, row - above, column - left)
+        else:
+            return content
+        return f"<f>{_escaped(formula)}</f>"
 
 
 def _blocks(sheet: TemplateSheet) -> list[Block]:
@@ -651,7 +744,7 @@ def _blocks(sheet: TemplateSheet) -> list[Block]:
     # A merged cell with a placeholder is part of what is repeated.
     ends: dict[int, int] = {}
     for merge in sheet.merges:
-        area, corner = rows_of(merge), place(merge.partition(":")[0])
+        area, corner = rows_of(merge), row_and_column(merge.partition(":")[0])
         if area and corner in anchors:
             ends[corner[0]] = max(area[1], ends.get(corner[0], 0))
     blocks = list[Block]()

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from isal import isal_zlib
 
 from tidegate.aws.s3 import Piece, StoredPiece
-from tidegate.sheets.files import (
-    ENDINGS,
-    CsvWriter,
-    FragmentWriter,
-    Measure,
-    Output,
-    csv_columns,
-    jsonl_lines,
-    packed_piece,
-    total,
-)
+from tidegate.sheets.files import ENDINGS, FragmentWriter, Measure, Output, packed_piece, text_writer, total
+from tidegate.sheets.fill import BlockWriter, FilledBook, Filling, not_added, table_writers
+from tidegate.sheets.fill_refs import Block
+from tidegate.sheets.fill_template import TemplateSheet, list_names
 from tidegate.sheets.parquet import MAGIC, Group, ParquetTable
-from tidegate.sheets.table import GAP_ROWS, HeadCell, Row, SheetTable
+from tidegate.sheets.rows import TableWriter
+from tidegate.sheets.table import GAP_ROWS, Row, SheetTable
 from tidegate.sheets.xlsx import MEASURED_TABLES, SHEET_ROWS, TableRows, laid_out, sheet_name
 from tidegate.sheets.xlsx_cells import RowWriter, Total
 from tidegate.sheets.xlsx_frame import (
@@ -31,15 +25,14 @@ from tidegate.sheets.xlsx_frame import (
     SheetInfo,
     TableFrame,
     cols_xml,
+    end_rows,
     filter_range,
-    footer_row,
     grown,
     merge,
     merged_cells,
     page_breaks,
     sheet_end,
     sheet_info,
-    totals_row,
 )
 from tidegate.sheets.zip import HEADER, WINDOW, ZipEntry, directory, local_header, trailer
 
@@ -89,38 +82,21 @@ class ZipPieces:
         return directory(self._entries, self._offset)
 
 
-class TextTable:
+class TextTable(TableWriter):
     """Renders the lines of one table."""
 
-    # Rows per sheet; a text file has no limit.
-    capacity: int | None = None
-    cut = refused = 0
-
     def __init__(self, output: Output, source: TableRows) -> None:
-        keys, titles = csv_columns(source)
-        self._csv = CsvWriter(keys, output.csv, titles) if output.type == "csv" else None
-        self.sums: list[Total | None] = []
-        self.groups: list[Group] = []
-
-    def end(self) -> bytes:
-        """Returns buffered output; lines are not buffered."""
-        return b""
-
-    def take_widths(self) -> list[int]:
-        return []
-
-    def take_equal(self) -> dict[str, Any]:
-        return {}
+        self._writer = text_writer(output, source)
 
     def head(self) -> bytes:
-        return self._csv.head() if self._csv else b""
+        return self._writer.head()
 
     def text(self, rows: Sequence[Row], _first: int = 0) -> bytes:
-        return self._csv.lines(rows) if self._csv else jsonl_lines(rows)
+        return self._writer.lines(rows)
 
 
 class JoinedText:
-    """CSV or JSON lines, with or without gzip; several tables follow each other, or are files in a zip."""
+    """A format of lines, with or without gzip; several tables follow each other, or are files in a zip."""
 
     def __init__(self, output: Output, sources: Sequence[TableRows]) -> None:
         self._output = output
@@ -188,25 +164,15 @@ class JoinedParquet:
 # A workbook whose rows are rendered by several workers; see `joined_files`.
 
 
-class BookTable:
+class BookTable(TableWriter):
     """Renders the rows of one table as worksheet XML."""
 
-    refused = 0
-
     def __init__(self, table: SheetTable, frame: TableFrame, capacity: int | None) -> None:
-        self.table, self.frame, self.layout = table, frame, frame.layout
-        # Rows of data per sheet; None if all tables share a sheet.
-        self.capacity = capacity
+        self.table, self.frame, self.layout, self.capacity = table, frame, frame.layout, capacity
         self._writer = RowWriter(frame.columns, frame.row_height)
         self._equal = EqualRuns(frame.layout)
-        self.groups: list[Group] = []
 
-    def end(self) -> bytes:
-        """Returns buffered output; rows are not buffered."""
-        return b""
-
-    def text(self, rows: Sequence[Row], first: int) -> bytes:
-        """The XML of the rows; `first` is the row of the sheet that begins with them."""
+    def text(self, rows: Sequence[Row], first: int = 0) -> bytes:
         self._equal.add(rows)
         return self._writer.xml(rows, first)
 
@@ -217,12 +183,11 @@ class BookTable:
         return self._writer.take_widths()
 
     @property
-    def cut(self) -> int:
-        return self._writer.cut
-
-    @property
-    def sums(self) -> list[Total | None]:
+    def sums(self) -> Sequence[Total | None]:
         return self._writer.sums
+
+    def notes(self) -> dict[str, Any]:
+        return {"cut": self._writer.cut_cells, "sums": [each and each.as_data() for each in self.sums]}
 
 
 _NUMBERED = re.compile(rb'(<(?:row|c) r="[A-Z]*)\d+')
@@ -230,7 +195,7 @@ _INFLATED = 1024 * 1024
 
 
 def renumber(fragment: bytes, row: int, send: Callable[[bytearray, Measure], None]) -> None:
-    """Sends the rows of a packed fragment anew, with row numbers from `row` on."""
+    """Unpacks a fragment, numbers its rows from `row` on, packs it again, and passes the pieces to `send`."""
     reader, writer = isal_zlib.decompressobj(-WINDOW), FragmentWriter(send, packed=True)
     text, data = b"", fragment
     while data:
@@ -339,12 +304,9 @@ class JoinedBook:
         merges += merged_cells(layout, sheet.equal, layout.data_top)
         data_end = layout.data_top - 1 + sheet.measure.rows
         ending, row = (
-            _ending(table, sums, data_end, merges, (layout.data_top, data_end) if only else None)
+            end_rows(table.frame, sums, data_end, merges, (layout.data_top, data_end) if only else None)
             if last
-            else (
-                "",
-                data_end,
-            )
+            else ("", data_end)
         )
         filtered = filter_range(table.table, layout, data_end)
         info = sheet_info(
@@ -386,7 +348,7 @@ class JoinedBook:
             top = row + layout.data_top
             merges += merged_cells(layout, [part for sheet in sheets for part in sheet.equal], top)
             row = top - 1 + total(sheet.measure for sheet in sheets).rows
-            text, row = _ending(table, own_sums, row, merges, (top, row))
+            text, row = end_rows(table.frame, own_sums, row, merges, (top, row))
         ending = sheet_end(merges, "", after, page_breaks(starts, row))
         tail = packed_piece((text + ending).encode(), last=True)
         width = max(table.layout.width for table in self.tables)
@@ -397,21 +359,72 @@ class JoinedBook:
         return info, head, rows, tail
 
 
-def _ending(
-    table: BookTable,
-    sums: Sequence[Total | None],
-    row: int,
-    merges: list[str],
-    data_rows: tuple[int, int] | None,
-) -> tuple[str, int]:
-    """The XML of the rows below the data, and the number of the last row."""
-    ending, layout = "", table.layout
-    if layout.has_totals:
-        row += 1
-        ending += totals_row(table.frame, sums, row, data_rows)
-    if layout.footer:
-        row += 1
-        ending += footer_row(table.frame, row)
-        if layout.width > 1:
-            merges.append(merge(HeadCell("", row, 1, 1, layout.width), 0))
-    return ending, row
+# --- joined fill
+# A filled template: workers write the rows of its lists, and the joiner all else, once it knows how many there are.
+
+
+class FillTable(TableWriter):
+    """Renders the repeated rows of one table."""
+
+    def __init__(self, writer: BlockWriter) -> None:
+        self.writer = writer
+
+    def text(self, rows: Sequence[Row], first: int = 0) -> bytes:
+        return self.writer.xml(rows, first)
+
+    def notes(self) -> dict[str, Any]:
+        return {"cut": self.writer.cut_cells, "as_text": sorted(self.writer.as_text)}
+
+
+class JoinedFill:
+    """A filled template; only one for which `can_be_in_parts` holds."""
+
+    packed = True
+    ending = "xlsx"
+
+    def __init__(self, filling: Filling, sources: Sequence[TableRows]) -> None:
+        self.filling, self.sources = filling, sources
+        self._names = list_names([source.table.title for source in sources])
+        self.tables = [FillTable(writer) for writer in table_writers(filling, sources)]
+
+    def unfit(self, made: Made) -> str:
+        """Empty; BadTable if a sheet gets too many rows."""
+        self._book(made).check_rows()
+        return ""
+
+    def writes_like(self, other: JoinedFill) -> bool:
+        """Whether the rows that the other's tables write are those of this one."""
+        return [table.writer.form for table in self.tables] == [table.writer.form for table in other.tables]
+
+    def not_added(self, as_text: Sequence[Collection[int]]) -> list[str]:
+        """The placeholders with numbers as text, with which formulas compute; `as_text`: their columns by table."""
+        return not_added(self.filling, {name: as_text[self._names[name]] for name in self.filling.template.lists})
+
+    def _book(self, made: Made) -> FilledBook:
+        counts = [total(sheet.measure for sheet in sheets).rows for sheets in made]
+        return FilledBook(self.filling, {name: counts[self._names[name]] for name in self.filling.template.lists})
+
+    def pieces(self, made: Made, _sums: Sums = (), _groups: Sequence[Group] = ()) -> Iterator[Piece]:
+        archive, book = ZipPieces(), self._book(made)
+        for name, sheet in book.parts():
+            pieces = self._sheet(book, sheet, made) if sheet else [packed_piece(book.part(name), last=True)]
+            measure = total(each for _, each in pieces)
+            yield from archive.entry(name, measure, (piece for piece, _ in pieces))
+        yield archive.end()
+
+    def _sheet(self, book: FilledBook, sheet: TemplateSheet, made: Made) -> list[tuple[Piece, Measure]]:
+        pieces = list[tuple[Piece, Measure]]()
+        # Merged cells of repeated rows are as many as these: they are compressed as they come.
+        writer = FragmentWriter(lambda data, measure: pieces.append((bytes(data), measure)), packed=True)
+        for part in book.sheet(sheet):
+            if not isinstance(part, Block):
+                writer.add(part, 0)
+                continue
+            table = self._names[part.name]
+            rows = [fragment for each in made[table] for fragment in each.fragments]
+            if not rows:
+                writer.add(self.tables[table].writer.empty(), 0)
+            writer.end()
+            pieces += rows
+        writer.end()
+        return [*pieces, packed_piece(b"", last=True)]

@@ -8,15 +8,25 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from itertools import chain
+from math import isinf
 from typing import Any
 from zlib import DEFLATED
 
 from isal import isal_zlib
 
-from tidegate.sheets.rows import RowBlocks
-from tidegate.sheets.table import MOST_PLACES, ROW_HEAD, LeafStyle, Row, SheetTable, column_of, leaves
-from tidegate.sheets.values import NUMBER, NUMBERS, nested_text, number_text
-from tidegate.sheets.xlsx_cells import Notes, Total
+from tidegate.sheets.rows import RowBlocks, TableWriter
+from tidegate.sheets.table import (
+    MOST_PLACES,
+    ROW_HEAD,
+    LeafStyle,
+    Notes,
+    Row,
+    SheetTable,
+    column_of,
+    leaves,
+    masked_name,
+)
+from tidegate.sheets.values import NUMBER, NUMBERS, moment_of, nested_text, number_text, truth_of
 
 # --- thrift
 # Writes the part of Thrift's compact protocol that the metadata of a Parquet file needs.
@@ -106,7 +116,6 @@ _EXACT = Context(prec=100)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the wall time as written, without a zone
 _DAY_ZERO = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
-_TRUE_TEXTS, _FALSE_TEXTS = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +135,23 @@ def _text(value: object) -> bytes:
     return nested_text(value).encode(errors="replace")
 
 
+def _written(value: object) -> str:
+    """The text of a number, or what may be one."""
+    return value.strip() if isinstance(value, str) else number_text(value) if type(value) in NUMBERS else ""  # type: ignore[arg-type]
+
+
 def _number(value: object) -> float | None:
-    text = value.strip() if isinstance(value, str) else number_text(value) if type(value) in NUMBERS else ""  # type: ignore[arg-type]
-    try:
-        return float(text) if NUMBER.fullmatch(text) or text in ("NaN", "Infinity", "-Infinity") else None
-    except (ValueError, OverflowError):
-        return None
+    text = _written(value)
+    if text in ("NaN", "Infinity", "-Infinity"):
+        return float(text)
+    number = float(text) if NUMBER.fullmatch(text) else None
+    # A number that no double can hold, such as 1e400, is not infinite.
+    return None if number is None or isinf(number) else number
 
 
 def _exact(value: object, scale: int) -> int | None:
     """The value times 10 to the power of `scale`; None if that is no whole number of 38 digits."""
-    text = value.strip() if isinstance(value, str) else number_text(value) if type(value) in NUMBERS else ""  # type: ignore[arg-type]
+    text = _written(value)
     if not NUMBER.fullmatch(text):
         return None
     number = Decimal(text)
@@ -165,33 +180,20 @@ def _decimal(scale: int) -> Kind:
 
 def _percent(value: object) -> float | None:
     if isinstance(value, str) and value.strip().endswith("%"):
-        number = _number(value.strip()[:-1].strip())
-        return None if number is None else number / 100
+        text = value.strip()[:-1].strip()
+        # Not divided as a float, which would make 0.7% 0.006999999999999999.
+        return None if _number(text) is None else float(Decimal(text).scaleb(-2))
     return _number(value)
 
 
-def _moment(value: object) -> datetime | None:
-    if not isinstance(value, str) or len(value.strip()) < 10 or value.strip()[4] not in "-/":
-        return None
-    try:
-        return datetime.fromisoformat(value.strip().replace("/", "-")).replace(tzinfo=None)
-    except ValueError:
-        return None
-
-
 def _date(value: object) -> int | None:
-    moment = _moment(value)
+    moment = moment_of(value)
     return None if moment is None else (moment.date() - _DAY_ZERO).days
 
 
 def _datetime(value: object) -> int | None:
-    moment = _moment(value)
+    moment = moment_of(value)
     return None if moment is None else (moment - _EPOCH) // _MICROSECOND
-
-
-def _boolean(value: object) -> bool | None:
-    text = str(value).strip().lower() if isinstance(value, str | int) else ""
-    return text in _TRUE_TEXTS if text in _TRUE_TEXTS or text in _FALSE_TEXTS else None
 
 
 TEXT = Kind(BYTE_ARRAY, _text, {6: 0})
@@ -204,7 +206,7 @@ KINDS: dict[str | None, Kind] = {
     "date": Kind(INT32, _date, {6: 6}),
     # TIMESTAMP(isAdjustedToUTC=false, unit=MICROS)
     "datetime": Kind(INT64, _datetime, {10: {8: {1: False, 2: {2: {}}}}}),
-    "boolean": Kind(BOOLEAN, _boolean, {}),
+    "boolean": Kind(BOOLEAN, truth_of, {}),
 }
 _FORMATS = {INT32: "i", INT64: "q", DOUBLE: "d"}
 
@@ -299,21 +301,16 @@ class Group:
         return asdict(self)
 
 
-class ParquetTable:
+class ParquetTable(TableWriter):
     """Collects rows into row groups."""
-
-    # The interface of the tables of other formats: no sheets, no cut cells, no sums.
-    capacity: int | None = None
-    cut = 0
 
     def __init__(self, table: SheetTable, keys: Sequence[str]) -> None:
         named = leaves(table.template.cols)
         # What is masked is text.
         kinds = {leaf.name: kind_of(leaf.style) for leaf in named if not leaf.style.mask}
-        kinds = {name: kind for name, kind in kinds.items() if name.casefold() not in table.masks}
+        kinds = {name: kind for name, kind in kinds.items() if masked_name(name) not in table.masks}
         names = list(keys) or [leaf.name for leaf in named]
         self.columns = [ColumnBytes(name, kinds.get(name, TEXT)) for name in names]
-        self.sums: list[Total | None] = []
         self.groups: list[Group] = []
         self._rows = 0
 
@@ -341,11 +338,8 @@ class ParquetTable:
         self._rows = 0
         return bytes(out)
 
-    def take_widths(self) -> list[int]:
-        return []
-
-    def take_equal(self) -> dict[str, Any]:
-        return {}
+    def notes(self) -> dict[str, Any]:
+        return {"refused": self.refused, "groups": [group.as_data() for group in self.groups]}
 
     def footer(self, groups: Iterable[Group]) -> bytes:
         """The footer of a file with these groups, in order, after the magic number."""
@@ -404,7 +398,7 @@ def parquet_chunks(
 ) -> Iterator[bytes]:
     writer = ParquetTable(table, [key for key in keys if key != ROW_HEAD] if table.template.rows else keys)
     yield MAGIC
-    for block in RowBlocks.of(rows):
+    for block in RowBlocks.from_rows(rows):
         if data := writer.text(block):
             yield data
     yield writer.end()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from isal import isal_zlib
@@ -24,12 +24,13 @@ from tidegate.sheets.table import (
     SheetTable,
     keys_of,
     leaves,
+    masked_name,
     place_rows,
 )
-from tidegate.sheets.values import Digits, digits_of, nested_text, read_exact, write_exact
+from tidegate.sheets.values import LONGEST_KNOWN, Digits, digits_of, nested_text, read_exact, write_exact
 
-# --- blocks
-# Blocks of rows to render: large enough for whole-column operations, small enough for the processor's cache.
+if TYPE_CHECKING:
+    from tidegate.sheets.xlsx_cells import Total
 
 BLOCK_ROWS = 250
 
@@ -43,7 +44,7 @@ class RowBlocks:
         self._at = 0
 
     @classmethod
-    def of(cls, rows: Iterable[Row] | RowBlocks) -> RowBlocks:
+    def from_rows(cls, rows: Iterable[Row] | RowBlocks) -> RowBlocks:
         return rows if isinstance(rows, RowBlocks) else cls(_blocks(rows))
 
     def more(self) -> bool:
@@ -55,7 +56,7 @@ class RowBlocks:
         return True
 
     def peek(self) -> Sequence[Row]:
-        """The next block, which is not taken."""
+        """Returns the next block without taking it."""
         return self._page[self._at : self._at + BLOCK_ROWS] if self.more() else ()
 
     def take(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
@@ -84,6 +85,36 @@ def _blocks(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
     source = iter(rows)
     while block := list(islice(source, BLOCK_ROWS)):
         yield block
+
+
+class TableWriter:
+    """Writes rows of one table for a file that is joined later. What a format does not have is empty.
+
+    Subclasses have `text(rows, first)`, where `first` is the number of the first row in its sheet, or in its list.
+    """
+
+    # Rows per sheet; None: no limit, or all tables share a sheet.
+    capacity: int | None = None
+
+    def end(self) -> bytes:
+        """Returns buffered output."""
+        return b""
+
+    def take_widths(self) -> list[int]:
+        """The widths of the widest texts of the columns since the last call."""
+        return []
+
+    def take_equal(self) -> dict[str, Any]:
+        """The equal neighbours since the last call."""
+        return {}
+
+    @property
+    def sums(self) -> Sequence[Total | None]:
+        return ()
+
+    def notes(self) -> dict[str, Any]:
+        """What the joiner has to know about all rows, by the names that it has in the record of a range."""
+        return {}
 
 
 # --- typed rows
@@ -163,7 +194,7 @@ def shaped(table: SheetTable) -> Shape:
 
     def column(name: str) -> Callable[[Any], Any] | None:
         if name not in columns:
-            style, hidden = own.get(name), table.masks.get(name.casefold())
+            style, hidden = own.get(name), table.masks.get(masked_name(name))
             # The project's mask comes first: a map of the caller must not tell what it hides.
             columns[name] = _Shaping(hidden, style).__getitem__ if hidden or style else None
         return columns[name]
@@ -199,15 +230,15 @@ class _Shaping:
         self._known: dict[str, Any] = {}
 
     def __getitem__(self, value: Any) -> Any:
-        if type(value) is not str:
-            return self._of(value)
+        if type(value) is not str or len(value) > LONGEST_KNOWN:
+            return self._shaped_value(value)
         if value not in self._known:
             if len(self._known) >= _CACHED_VALUES:
                 self._known.clear()
-            self._known[value] = self._of(value)
+            self._known[value] = self._shaped_value(value)
         return self._known[value]
 
-    def _of(self, value: Any) -> Any:
+    def _shaped_value(self, value: Any) -> Any:
         if self._hidden is not None:
             value = masked(value, self._hidden)
         if self._map:
@@ -242,18 +273,18 @@ def masked(value: Any, mask: Mask) -> Any:
     return f"{text[:start]}{hidden}{text[len(text) - end :]}"
 
 
-# --- row heads
-# Tables with row heads: rows are grouped by the leaf that they belong to, in bounded memory.
-#
-# Rows are added in any order and read leaf by leaf. The first few thousand are kept in memory; more are compressed into
-# a temporary file and read back in chunks.
-
 HELD_ROWS = 20_000
 _NO_ROW: Row = {}
 
 
 @dataclass(frozen=True, slots=True)
 class RowHeadTable:
+    """Tables with row heads: rows are grouped by the leaf that they belong to, in bounded memory.
+
+    Rows are added in any order and read leaf by leaf. The first few thousand are kept in memory; more are compressed
+    into a temporary file and read back in chunks.
+    """
+
     rows: RowBlocks
     count: int
     heads: list[HeadCell]
@@ -268,7 +299,7 @@ def gather(
     """
     owners = leaves(nodes)
     owned = _RowsByLeaf([leaf.name for leaf in owners])
-    for seen, row in enumerate(chain.from_iterable(RowBlocks.of(rows)), 1):
+    for seen, row in enumerate(chain.from_iterable(RowBlocks.from_rows(rows)), 1):
         owned.add(row)
         if most is not None and seen > most:
             raise BadTable(
@@ -281,7 +312,7 @@ def gather(
 
 def _in_order(owned: _RowsByLeaf, sizes: dict[str, int]) -> Iterator[Sequence[Row]]:
     for name, size in sizes.items():
-        yield from owned.of(name)
+        yield from owned.rows_of(name)
         blanks = size - owned.counts[name]
         if blanks:
             yield [_NO_ROW] * blanks
@@ -316,7 +347,7 @@ class _RowsByLeaf:
                 self._held[name] = []
         self._held_rows = 0
 
-    def of(self, name: str) -> Iterator[Sequence[Row]]:
+    def rows_of(self, name: str) -> Iterator[Sequence[Row]]:
         for start, length in self._spilt.get(name, []):
             self._file.seek(start)
             rows: list[Row] = read_exact(isal_zlib.decompress(self._file.read(length)))

@@ -8,12 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from msgspec.structs import astuple
 
 from tidegate.common.json_input import read_json
 from tidegate.errors import BadTable
+from tidegate.sheets.values import MAX_CELL_UNITS
+
+if TYPE_CHECKING:
+    from tidegate.sheets.xlsx_cells import Total
 
 # --- header tree
 # The header trees of a table: the parsed template, and the position of each head cell.
@@ -178,7 +183,7 @@ class SheetTable:
     auto_width: bool | None = None
     # Whether a footer may come with the last rows. Its row is kept free on every sheet.
     late_footer: bool = False
-    # By column, in lower case: what the project hides, whatever the template says.
+    # By `masked_name` of columns: what the project hides, whatever the template says.
     masks: Mapping[str, Mask] = field(default_factory=dict)
 
 
@@ -317,8 +322,13 @@ MASKS = ("phone", "id", "card", "email")
 MOST_MAPPED = 1000
 MOST_SHOWN = 64
 LONGEST_FORMAT = LONGEST_LABEL = 255
+# In brackets: colours, conditions, spans of time, figures of other scripts, currencies and languages.
+_BRACKETS = (
+    r"\[(?:black|blue|cyan|green|magenta|red|white|yellow|color ?\d{1,2}|(?:[<>]=?|<>|=) ?-?\d+(?:\.\d+)?(?:E[+-]?\d+)?"
+    r'|h+|m+|s+|DBNum[1-4]|\$[^\[\]"]*)\]'
+)
 # One section of a number format. Excel finds a file broken if letters stand outside of quotes and mean nothing to it.
-_SECTION = r"""(?:"[^"]*"|\\.|[_*].|\[[^\[\]"]+\]|General|am/pm|a/p|E[+-]|[0#?@.,%/:ymdhsgeb]|[^"\\\[\];_*A-Za-z])*+"""
+_SECTION = rf"""(?:"[^"]*"|\\.|[_*].|{_BRACKETS}|General|am/pm|a/p|E[+-]|[0#?@.,%/:ymdhsgeb]|[^"\\\[\];_*A-Za-z])*+"""
 _NUMBER_FORMAT = re.compile(rf"{_SECTION}(?:;{_SECTION}){{0,3}}", re.IGNORECASE)
 NAMED_COLORS = {
     "black": "000000",
@@ -363,6 +373,14 @@ def _checked(template: Template) -> Template:
     twice = [name for name, count in Counter(leaf.name for leaf in owners).items() if count > 1]
     if twice:
         raise BadTable(f"template.row names {', '.join(sorted(twice)[:5])} twice; names of row heads must differ")
+    shapes = dict[str, tuple[Any, ...]]()
+    for leaf in leaves(template.cols):
+        shape = leaf.style.map, leaf.style.map_default, leaf.style.mask
+        if shapes.setdefault(leaf.name, shape) != shape:
+            raise BadTable(
+                f"template names {leaf.name[:60]} twice, with different maps or masks, which act on all columns of a "
+                "key: let the rows have it under two keys"
+            )
     if sum(leaf.row_count for leaf in owners) > MAX_ROWS:
         raise BadTable(f"template.row has more than {MAX_ROWS} rows: leave some out, or lower a row_count")
     return template
@@ -396,7 +414,7 @@ def _node(raw: object, where: str, level: int) -> Node:
     return Node(title or name, name or title, (), count, style)
 
 
-def _shown(value: object) -> str:
+def _beginning(value: object) -> str:
     """The beginning of a refused value, for an error text."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
@@ -407,7 +425,7 @@ def _text(value: object, where: str) -> str:
         return ""
     if isinstance(value, str | int | float):
         return str(value)
-    raise BadTable(f"{where} is not text: {_shown(value)}")
+    raise BadTable(f"{where} is not text: {_beginning(value)}")
 
 
 def _row_count(value: object, where: str) -> int:
@@ -416,7 +434,7 @@ def _row_count(value: object, where: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_ROWS)):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ROWS:
-        raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}: {_shown(value)}")
+        raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}: {_beginning(value)}")
     return value
 
 
@@ -424,7 +442,7 @@ def _style(raw: object, where: str) -> LeafStyle:
     if not raw:
         return PLAIN
     if not isinstance(raw, Mapping):
-        raise BadTable(f"{where}.style is not an object: {_shown(raw)}")
+        raise BadTable(f"{where}.style is not an object: {_beginning(raw)}")
     _refuse_unknown(raw, STYLE_FIELDS, f"{where}.style")
     return LeafStyle(
         width=_width(raw.get("width"), where),
@@ -453,7 +471,7 @@ def _label(raw: Mapping[str, object], name: str, where: str) -> str | None:
     if text and name == "label_key" and raw.get("label"):
         raise BadTable(f"{where}.style has label and label_key: give one of them")
     if len(text) > LONGEST_LABEL:
-        raise BadTable(f"{where}.style.{name} has more than {LONGEST_LABEL} characters: {_shown(text)}")
+        raise BadTable(f"{where}.style.{name} has more than {LONGEST_LABEL} characters: {_beginning(text)}")
     return text or None
 
 
@@ -462,7 +480,7 @@ def _scale(value: object, where: str) -> int:
         return PLAIN.scale
     if type(value) is int and 0 <= value <= MOST_PLACES:
         return value
-    raise BadTable(f"{where} is the number of decimal places, 0 to {MOST_PLACES}, not {_shown(value)}")
+    raise BadTable(f"{where} is the number of decimal places, 0 to {MOST_PLACES}, not {_beginning(value)}")
 
 
 def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: str) -> None:
@@ -478,7 +496,7 @@ def _map(value: object, where: str) -> tuple[tuple[str, Any], ...]:
     if not isinstance(value, Mapping) or len(value) > MOST_MAPPED:
         raise BadTable(
             f'{where} is not an object of at most {MOST_MAPPED} texts such as {{"0": "unpaid", "1": "paid"}}: '
-            f"{_shown(value)}"
+            f"{_beginning(value)}"
         )
     return tuple((str(key), _scalar(text, f"{where}.{key}")) for key, text in value.items())
 
@@ -486,7 +504,12 @@ def _map(value: object, where: str) -> tuple[tuple[str, Any], ...]:
 def _scalar(value: object, where: str) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
-    raise BadTable(f"{where} is not text, a number or a boolean: {_shown(value)}")
+    raise BadTable(f"{where} is not text, a number or a boolean: {_beginning(value)}")
+
+
+def masked_name(name: str) -> str:
+    """A column's name as masks compare it: none is missed for a blank, or for the case or the width of letters."""
+    return "".join(char for char in normalize("NFKC", name).casefold() if char.isprintable() and char != " ")
 
 
 def parse_mask(value: object, where: str) -> Mask:
@@ -499,7 +522,7 @@ def parse_mask(value: object, where: str) -> Mask:
             return start, end
     raise BadTable(
         f"{where} must be {', '.join(MASKS)}, or how many characters stay visible, such as "
-        f'{{"start": 3, "end": 4}} (at most {MOST_SHOWN}), not {_shown(value)}'
+        f'{{"start": 3, "end": 4}} (at most {MOST_SHOWN}), not {_beginning(value)}'
     )
 
 
@@ -510,7 +533,7 @@ def _format(value: object, where: str) -> str | None:
     if not isinstance(value, str) or not is_format or not _NUMBER_FORMAT.fullmatch(value):
         raise BadTable(
             f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters, four "
-            f'sections and with words in quotes (0.0 "kg"): {_shown(value)}'
+            f'sections and with words in quotes (0.0 "kg"): {_beginning(value)}'
         )
     return value
 
@@ -519,7 +542,7 @@ def _width(value: object, where: str) -> float | None:
     if value is None or value == 0:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1400:
-        raise BadTable(f"{where}.style.width is not a width in pt from 1 to 1400: {_shown(value)}")
+        raise BadTable(f"{where}.style.width is not a width in pt from 1 to 1400: {_beginning(value)}")
     return float(value)
 
 
@@ -527,7 +550,7 @@ def _one_of(value: object, allowed: Sequence[str], where: str) -> str | None:
     if value is None or value == "":
         return None
     if value not in allowed:
-        raise BadTable(f"{where} must be one of {', '.join(allowed)}, not {_shown(value)}")
+        raise BadTable(f"{where} must be one of {', '.join(allowed)}, not {_beginning(value)}")
     return str(value)
 
 
@@ -538,7 +561,7 @@ def _color(value: object, where: str) -> str | None:
         return NAMED_COLORS[value.lower()]
     match = _HEX_COLOR.fullmatch(value) if isinstance(value, str) else None
     if not match:
-        raise BadTable(f"{where} is not a colour such as FF0000 or red: {_shown(value)}")
+        raise BadTable(f"{where} is not a colour such as FF0000 or red: {_beginning(value)}")
     digits = match[1].upper()
     return digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
 
@@ -593,6 +616,11 @@ def columns_of(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Any]]:
     """`column_of` of all keys, in fewer calls for typed rows."""
     getters = getattr(type(rows[0]), "getters", None) if rows else None
     if getters is None:
+        if rows and len(keys) > 1:
+            try:
+                return [list(column) for column in zip(*map(itemgetter(*keys), rows), strict=True)]
+            except KeyError:
+                pass
         return [column_of(rows, key) for key in keys]
     found = dict(zip(getters, zip(*map(astuple, rows), strict=True), strict=True))
     return [list(found[key]) if key in found else [None] * len(rows) for key in keys]
@@ -633,7 +661,10 @@ def _has_rows(data: Mapping[Any, object]) -> bool:
     rows = [row for row in data.values() if isinstance(row, dict)]
     if not rows or len(rows) < len(data):
         return False
-    return all(map(_is_index, data)) or not all(row and all(map(_is_index, row)) for row in rows)
+    if not all(row and all(map(_is_index, row)) for row in rows):
+        return True
+    # Lists of PHP, of groups whose names may be years; or rows of numbered cells, which are no objects.
+    return all(map(_is_index, data)) and not all(isinstance(cell, dict) for row in rows for cell in row.values())
 
 
 def _is_index(key: object) -> bool:
@@ -649,3 +680,40 @@ def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:
         if not isinstance(row, dict):
             raise BadTable(f'{where}[{index}] is not an object with columns as keys: write {{"column": "value"}}')
         yield row
+
+
+@dataclass(slots=True)
+class Notes:
+    """Warnings about a rendered file, for its record."""
+
+    cut_cells: int = 0
+    # Parquet: values that are not of their column's type.
+    refused_values: int = 0
+    # By column: values that its total leaves out because they are not numbers.
+    not_summed: Counter[str] = field(default_factory=Counter)
+    # Placeholders of lists with numbers as text, over which formulas of a filled template compute.
+    not_added: dict[str, None] = field(default_factory=dict)
+
+    def add_totals(self, columns: Iterable[Node], totals: Iterable[Total | None]) -> None:
+        for column, total in zip(columns, totals, strict=True):
+            if total is not None and total.left_out:
+                self.not_summed[column.name] += total.left_out
+
+    def warnings(self) -> list[str]:
+        found = []
+        if self.cut_cells:
+            cells = "1 cell was" if self.cut_cells == 1 else f"{self.cut_cells} cells were"
+            found.append(f"{cells} cut: an Excel cell has at most {MAX_CELL_UNITS:,} characters")
+        if self.refused_values:
+            values = "1 value was" if self.refused_values == 1 else f"{self.refused_values} values were"
+            found.append(f"{values} left out, because the template gives the column another type")
+        for name, count in self.not_summed.items():
+            values = "1 value that is not a number" if count == 1 else f"{count} values that are not numbers"
+            found.append(f"the total of {name} leaves out {values}")
+        if self.not_added:
+            found.append(
+                f"fill: formulas leave out numbers of {', '.join(self.not_added)} that are text: they came as text, "
+                "have more than 15 digits, have other characters beside them, or are in a cell for dates. In a cell "
+                "with a number format, 1.50 becomes a number, 1,234.50 not"
+            )
+        return found

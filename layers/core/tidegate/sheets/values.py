@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from datetime import datetime
 from functools import cache
 from typing import Any
 from unicodedata import east_asian_width
@@ -123,6 +124,29 @@ def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
     return encoded.decode()[1:-1].split(",")
 
 
+# --- typed texts
+# What the text of a typed column says. None for a value that is not of the type.
+
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+
+
+def moment_of(value: object) -> datetime | None:
+    """The wall time as written, such as 2026-11-18 or 2026/11/18 06:00+08:00: its zone is dropped."""
+    text = value.strip() if isinstance(value, str) else ""
+    # Digits alone may be a number, not a date.
+    if len(text) < 10 or text[4] not in "-/":
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("/", "-")).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+def truth_of(value: object) -> bool | None:
+    text = str(value).strip().lower() if isinstance(value, str | int) else ""
+    return text in _TRUE if text in _TRUE or text in _FALSE else None
+
+
 # --- formula guard
 # Guards CSV against formula injection: text that a spreadsheet would run is prefixed with an apostrophe.
 #
@@ -140,6 +164,7 @@ SEPARATORS = ";\t\r\n"
 # What starts like a formula and cannot be one: a sign alone; a number as people write it, such as -1,234.50, -12.5 %,
 # -$5 or -1.234,50; a phone number with its country code. Nothing in it is tried twice, so it takes linear time.
 _AMOUNT = r"(?:\d++(?:\.\d*+)?|\.\d++|\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3})*+,\d++)(?:[eE][+-]?\d++)?"
+AMOUNT = re.compile(rf"[+-]? ?[$€£¥￥]? ?{_AMOUNT} ?%?", re.ASCII)
 _PHONE = r"\+(?=(?:[ ().-]*+\d){6})\d++(?:[ .-]*+\(\d++\)|[ .-]++\d++|(?<=\))\d++)*+"
 _HARMLESS = rf"(?:[-+＋－]|[+-] ?[$€£¥￥]? ?{_AMOUNT} ?%?|{_PHONE})"
 _HARMLESS_TEXT = re.compile(_HARMLESS, re.ASCII)
@@ -177,6 +202,8 @@ def guard_all(marked: str, separators: str = SEPARATORS) -> str:
 # Text for the XML of a worksheet.
 
 MAX_CELL_UNITS = 32_767
+# Longer texts are not remembered: they rarely repeat, and thousands of them would fill the memory.
+LONGEST_KNOWN = 1000
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 # Excel reads _x0041_ as an escaped character, so literal text of that shape has its underscore escaped.
 _ESCAPE_LOOKALIKE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
@@ -196,6 +223,11 @@ def clean(text: str) -> str:
 def is_cut(text: str) -> bool:
     """Whether `clean` cuts the text."""
     return len(_FORBIDDEN.sub("", text).encode("utf-16-le")) // 2 > MAX_CELL_UNITS
+
+
+def is_printable(text: str) -> bool:
+    """Whether the text needs no `clean`. In JSON, control characters have a backslash: that is found sooner."""
+    return (text.isascii() and b"\\" not in _encode(text)) or text.isprintable()
 
 
 def literal(text: str) -> str:

@@ -10,24 +10,23 @@ from dataclasses import dataclass
 from tidegate.common.sequences import Chunk, Later
 from tidegate.errors import BadTable
 from tidegate.sheets.rows import RowBlocks, gather
-from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Row, SheetTable, lay_out
+from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Notes, Row, SheetTable, lay_out
 from tidegate.sheets.values import clean
-from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, cut_units, placed, text_cell
+from tidegate.sheets.xlsx_cells import RowWriter, blank_cell, cut_units, placed, text_cell
 from tidegate.sheets.xlsx_frame import (
     EqualRuns,
     Frame,
     SheetInfo,
     cols_xml,
     column_widths,
+    end_rows,
     filter_range,
-    footer_row,
     grown,
     merge,
     merged_cells,
     page_breaks,
     sheet_end,
     sheet_info,
-    totals_row,
     with_heights,
 )
 from tidegate.sheets.zip import Entry, zip_stream
@@ -87,11 +86,7 @@ class TableRows:
 
 
 def xlsx_chunks(
-    tables: Sequence[TableRows],
-    *,
-    multi_type: str = "page",
-    sheet_rows: int = SHEET_ROWS,
-    notes: Notes | None = None,
+    tables: Sequence[TableRows], *, multi_type: str = "page", sheet_rows: int = SHEET_ROWS, notes: Notes | None = None
 ) -> Iterator[Chunk]:
     """The bytes of the workbook. `page` puts tables below each other on a sheet, `tab` on a sheet each."""
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()))
@@ -109,7 +104,7 @@ class _Book:
     """The entries of the workbook's zip; each sheet continues with the tables that are left."""
 
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
-        rows = [RowBlocks.of(each.rows) for each in tables]
+        rows = [RowBlocks.from_rows(each.rows) for each in tables]
         # Measuring keeps the first rows of every table in memory: with many tables, measure only the heads.
         few = len(tables) <= MEASURED_TABLES
         laid = [
@@ -155,8 +150,8 @@ class _Book:
             if stream.more():
                 break
             self._streams.popleft()
-            self._notes.cut_cells += stream.writer.cut
-            self._notes.take_totals(stream.layout.columns, stream.writer.sums)
+            self._notes.cut_cells += stream.writer.cut_cells
+            self._notes.add_totals(stream.layout.columns, stream.writer.sums)
         top.fill(f"{before}{cols_xml(widths)}<sheetData>".encode())
         filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
         yield sheet_end(merges, filtered, after, page_breaks(starts, row)).encode()
@@ -222,14 +217,9 @@ class _TableStream:
         merges += merged_cells(layout, [self._equal.take()], above + layout.data_top)
         if self.more():
             return
-        if layout.has_totals:
-            data_rows = (above + layout.data_top, row) if self._begun == 1 else None
-            yield totals_row(self._frame, self.writer.sums, row + 1, data_rows).encode(), 1
-            row += 1
-        if layout.footer:
-            yield footer_row(self._frame, row + 1).encode(), 1
-            if layout.width > 1:
-                merges.append(merge(HeadCell("", row + 1, 1, 1, layout.width), 0))
+        data_rows = (above + layout.data_top, row) if self._begun == 1 else None
+        ending, last = end_rows(self._frame, self.writer.sums, row, merges, data_rows)
+        yield ending.encode(), last - row
 
     def _row_head_cells(self, count: int) -> Iterator[str]:
         titles = {(cell.row, cell.col): cell.title for cell in self._row_heads}

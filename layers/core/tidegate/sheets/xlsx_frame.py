@@ -19,6 +19,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
 from tidegate.sheets.table import (
+    MAX_ROWS,
     TITLE_HEIGHT,
     HeadCell,
     Layout,
@@ -181,6 +182,10 @@ _TALLEST_FROZEN = 250.0
 _PORTRAIT_WIDTH = 110.0
 _DIMENSION = re.compile(r"<dimension [^>]*/>")
 _ROW = re.compile(r"<row.*?</row>", re.DOTALL)
+# openpyxl writes these in another order than Excel, which validators of Office documents refuse.
+_FONT = re.compile(r"<font>(.*?)</font>", re.DOTALL)
+_FONT_PARTS = "b i strike condense extend outline shadow u vertAlign sz color name family charset scheme"
+_FONT_ORDER = {name: at for at, name in enumerate(_FONT_PARTS.split())}
 _TIMES = re.compile(r"<dcterms:(created|modified)[^>]*>[^<]*</dcterms:\1>")
 
 
@@ -268,7 +273,8 @@ class Frame:
         self._book.save(out)
         with zipfile.ZipFile(out) as archive:
             # No time of creation, so that equal rows give equal bytes.
-            return [(name, _TIMES.sub("", archive.read(name).decode())) for name in archive.namelist()]
+            parts = [(name, _TIMES.sub("", archive.read(name).decode())) for name in archive.namelist()]
+        return [(name, _FONT.sub(_ordered_font, text) if name == "xl/styles.xml" else text) for name, text in parts]
 
     def _draft(
         self, table: SheetTable, layout: Layout, *, alone: bool, portrait: bool, widths: Sequence[float]
@@ -282,6 +288,12 @@ class Frame:
         sheet.page_setup.fitToHeight = False
         sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
         return _Draft(sheet, table, layout, widths).frame()
+
+
+def _ordered_font(match: re.Match[str]) -> str:
+    parts = re.findall(r"<(\w+)([^>]*)/>", match[1])
+    ordered = sorted(parts, key=lambda part: _FONT_ORDER[part[0]])
+    return f"<font>{''.join(f'<{name}{given}/>' for name, given in ordered)}</font>"
 
 
 class _Draft:
@@ -431,6 +443,22 @@ def footer_row(frame: TableFrame, row: int) -> str:
     return f'<row r="{row}" ht="{footer.height:g}" customHeight="1">{placed(cells, row)}</row>'
 
 
+def end_rows(
+    frame: TableFrame, sums: Sequence[Total | None], row: int, merges: list[str], data_rows: tuple[int, int] | None
+) -> tuple[str, int]:
+    """The XML of the rows below the data, which ends in row `row`, and the number of the last of them."""
+    ending, layout = "", frame.layout
+    if layout.has_totals:
+        row += 1
+        ending += totals_row(frame, sums, row, data_rows)
+    if layout.footer:
+        row += 1
+        ending += footer_row(frame, row)
+        if layout.width > 1:
+            merges.append(merge(HeadCell("", row, 1, 1, layout.width), 0))
+    return ending, row
+
+
 def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence[int] = ()) -> str:
     """The XML after the rows; `breaks` are the rows after which a new printed page begins."""
     if breaks:
@@ -455,8 +483,10 @@ class EqualRuns:
     def _clear(self) -> None:
         self._rows, self._first, self._last = 0, tuple[str, ...](), tuple[str, ...]()
         self._starts = [0] * len(self._keys)
-        # Each: the number of the merged column, its first row, its last row.
+        # Each: the number of the merged column, its first row, its last row. A run that begins at row `_past` or below
+        # is one too many, and is not kept: those of a million rows would fill the memory.
         self._runs: list[tuple[int, int, int]] = []
+        self._past = MAX_ROWS
 
     def add(self, rows: Sequence[Row]) -> None:
         if not self._keys:
@@ -469,8 +499,10 @@ class EqualRuns:
             self._rows += 1
 
     def _close(self, at: int) -> None:
-        if self._rows - 1 > self._starts[at]:
+        if self._starts[at] < min(self._past, self._rows - 1):
             self._runs.append((at, self._starts[at], self._rows - 1))
+            if len(self._runs) == MOST_MERGED:
+                self._past = self._rows
 
     def take(self) -> dict[str, Any]:
         """The runs since the last call, and what is needed to join them with those of the rows around them."""
@@ -497,7 +529,7 @@ def _agreeing(above: Sequence[str], below: Sequence[str]) -> int:
 
 
 def merged_cells(layout: Layout, parts: Sequence[Mapping[str, Any]], first_row: int) -> list[str]:
-    """The merged cells of the data of a sheet, whose parts follow each other from row `first_row` on."""
+    """The merged cells in the data of a sheet. The data begins at row `first_row`, and its parts follow each other."""
     columns = [at for at, leaf in enumerate(layout.columns, layout.row_head_width + 1) if leaf.style.merge]
     found, offset, last = list[tuple[int, int, int]](), 0, list[str]()
     # By column: where the run began that the last part ended with.
@@ -543,7 +575,7 @@ def sheet_info(name: str, layout: Layout, row: int, last_col: int, *, alone: boo
 
 
 def page_breaks(starts: Sequence[int], last_row: int) -> Sequence[int]:
-    """Each table begins a printed page, unless all fit on one."""
+    """Where printed pages begin: at each table, unless all tables fit on one page."""
     return starts if last_row > PRINTED_ROWS else ()
 
 

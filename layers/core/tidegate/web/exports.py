@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tidegate.app import app
 from tidegate.common.json_input import read_json
@@ -97,8 +91,7 @@ class DynamoSource(Body):
 
 class AthenaSource(Body):
     workgroup: Annotated[
-        str,
-        F("the workgroup; the stack's parameter SourceWorkgroup must allow it", pattern=r"^[A-Za-z0-9._-]{1,128}$"),
+        str, F("the workgroup; the stack's parameter SourceWorkgroup must allow it", pattern=r"^[A-Za-z0-9._-]{1,128}$")
     ]
     sql: Annotated[str, F("a read-only statement", min_length=1, max_length=100_000)]
     database: Annotated[Text | None, F("the database of unqualified table names")] = None
@@ -134,7 +127,6 @@ class DirectSource(Body):
 
 
 # --- schemas
-# Bodies and answers of exports.
 
 
 def _from_json(value: Any) -> Any:
@@ -240,9 +232,7 @@ class ExportBody(
     email: Annotated[list[EmailAddress], Field(max_length=5)] | None = None
     fill: Annotated[FillBody | None, BeforeValidator(_from_json)] = None
     source_headers: Annotated[
-        SourceHeaders | None,
-        BeforeValidator(_from_json),
-        F("a stored credential whose headers are sent to the source"),
+        SourceHeaders | None, BeforeValidator(_from_json), F("a stored credential whose headers are sent to the source")
     ] = None
 
     @model_validator(mode="after")
@@ -500,18 +490,15 @@ class Deleted(Answer):
 
 
 # --- routes
-# Routes for exports: submit, look up, list, delete, download.
 
-router = Router()
-_TAGS = ["Exports"]
+router = Router("Exports")
 TaskId = Annotated[str, Query(min_length=1, max_length=100)]
 Filter = Annotated[str | None, Query(max_length=200)]
+_DECIMAL = re.compile(r"\d[.eE]")
 B = TypeVar("B", bound=BaseModel)
 
 
-@router.post(
-    "/v1/task", scope="write", tags=_TAGS, summary="Submit an export", status_code=202, middlewares=[idempotent]
-)
+@router.post("/v1/task", scope="write", summary="Submit an export", status_code=202, middlewares=[idempotent])
 def submit(body: TaskBody) -> Response[TaskAccepted]:
     return _submitted(body)
 
@@ -519,7 +506,6 @@ def submit(body: TaskBody) -> Response[TaskAccepted]:
 @router.post(
     "/v1/task/multiple",
     scope="write",
-    tags=_TAGS,
     summary="Submit an export of several tables",
     status_code=202,
     middlewares=[idempotent],
@@ -528,7 +514,7 @@ def submit_multiple(body: MultipleBody) -> Response[TaskAccepted]:
     return _submitted(body)
 
 
-@router.post("/v1/task/sample", scope="write", tags=_TAGS, summary="Preview the first rows of a source")
+@router.post("/v1/task/sample", scope="write", summary="Preview the first rows of a source")
 def sample(body: SampleBody) -> SampleAnswer:
     project_id = router.caller.project_id
     from tidegate.exports.exports import take_sample
@@ -544,7 +530,7 @@ def sample(body: SampleBody) -> SampleAnswer:
     return SampleAnswer(rows=rows, total=found.total, answered=found.answered)
 
 
-@router.get("/v1/task/placeholders", scope="read", tags=_TAGS, summary="Get the placeholders of a template")
+@router.get("/v1/task/placeholders", scope="read", summary="Get the placeholders of a template")
 def placeholders(file_id: Annotated[str, Query(min_length=1, max_length=100)]) -> PlaceholdersAnswer:
     project_id = router.caller.project_id
     from tidegate.exports.exports import template_bytes
@@ -569,19 +555,19 @@ def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
-@router.get("/v1/task", scope="read", tags=_TAGS, summary="Get an export")
+@router.get("/v1/task", scope="read", summary="Get an export")
 def show(task_id: TaskId) -> Response[ExportAnswer]:
     return answer(ExportAnswer.model_validate(app().exports.orders.get(router.caller.project_id, task_id)))
 
 
-@router.patch("/v1/task", scope="write", tags=_TAGS, summary="Change the note of an export")
+@router.patch("/v1/task", scope="write", summary="Change the note of an export")
 def change(task_id: TaskId, body: TaskPatch) -> Response[ExportAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
     changed = app().exports.orders.update(caller.project_id, task_id, changes, caller.key_id)
     return answer(ExportAnswer.model_validate(changed))
 
 
-@router.get("/v1/tasks", scope="read", tags=_TAGS, summary="List exports")
+@router.get("/v1/tasks", scope="read", summary="List exports")
 def list_tasks(
     status: Filter = None,
     operator_id: Filter = None,
@@ -591,12 +577,7 @@ def list_tasks(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> ExportList:
-    filters = {
-        "operator_id": operator_id,
-        "merchant_type": merchant_type,
-        "merchant_id": merchant_id,
-        "name": name,
-    }
+    filters = {"operator_id": operator_id, "merchant_type": merchant_type, "merchant_id": merchant_id, "name": name}
     page = app().exports.orders.list(
         router.caller.project_id,
         status=status,
@@ -607,20 +588,18 @@ def list_tasks(
     return ExportList.model_validate(page)
 
 
-@router.post("/v1/tasks/delete", scope="write", tags=_TAGS, summary="Delete exports and their files")
+@router.post("/v1/tasks/delete", scope="write", summary="Delete exports and their files")
 def delete(body: TaskIds) -> Deleted:
     caller = router.caller
     return Deleted(deleted=app().exports.orders.delete(caller.project_id, body.task_ids, caller.key_id))
 
 
-@router.get("/v1/download/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
+@router.get("/v1/download/url", scope="read", summary="Get a download link, valid for 300 s")
 def link(task_id: TaskId) -> Response[LinkAnswer]:
     return answer(LinkAnswer.model_validate(_link(task_id)))
 
 
-@router.get(
-    "/v1/download/async", scope="read", tags=_TAGS, summary="Permanent URL of an export's file", status_code=302
-)
+@router.get("/v1/download/async", scope="read", summary="Permanent URL of an export's file", status_code=302)
 def permanent(task_id: TaskId) -> Response[None]:
     return answer(None, 302, {"location": _link(task_id).url})
 
@@ -630,24 +609,19 @@ def _link(task_id: str) -> DownloadLink:
     return app().exports.orders.link(caller.project_id, task_id, caller.require)
 
 
-@router.post("/v1/download/sync", scope="read", tags=_TAGS, summary="Create a small export and return its file")
+@router.post("/v1/download/sync", scope="read", summary="Create a small export and return its file")
 def sync(body: SyncBody) -> Response[Any]:
     return _file_response(body, with_exact_texts(body.spec(exact_source_data())))
 
 
 @router.post(
-    "/v1/download/sync/multiple",
-    scope="read",
-    tags=_TAGS,
-    summary="Create a small export of several tables and return its file",
+    "/v1/download/sync/multiple", scope="read", summary="Create a small export of several tables and return its file"
 )
 def sync_multiple(body: SyncMultipleBody) -> Response[Any]:
     return _file_response(body, with_exact_texts(body.spec(exact_source_data())))
 
 
-@router.get(
-    "/v1/download/sync", scope="read", tags=_TAGS, summary="Create a small export from query parameters and return it"
-)
+@router.get("/v1/download/sync", scope="read", summary="Create a small export from query parameters and return it")
 def sync_by_query() -> Response[Any]:
     return _from_query(SyncBody)
 
@@ -655,7 +629,6 @@ def sync_by_query() -> Response[Any]:
 @router.get(
     "/v1/download/sync/multiple",
     scope="read",
-    tags=_TAGS,
     summary="Create a small export of several tables from query parameters and return it",
 )
 def sync_multiple_by_query() -> Response[Any]:
@@ -669,28 +642,31 @@ def permitted(spec: ExportSpec) -> ExportSpec:
     return spec
 
 
-def exact_source_data() -> Any:
-    """The body's `source_data` with decimals as they were written: as a float, 100.00 would become 100.0.
+def _exact_body(*names: str) -> Mapping[str, Any]:
+    """The body with decimals as they were written: as a float, 100.00 would become 100.0.
 
-    None if the body has no `source_data`, or no decimal point.
+    Empty if it has none of these fields, or no decimal.
     """
     text = router.current_event.decoded_body or ""
-    if '"source_data"' not in text or "." not in text:
-        return None
+    if not any(f'"{name}"' in text for name in names) or not _DECIMAL.search(text):
+        return {}
     from tidegate.sheets.values import read_exact
 
-    return read_exact(text).get("source_data")
+    found: Mapping[str, Any] = read_exact(text)
+    return found
+
+
+def exact_source_data() -> Any:
+    """The body's `source_data` with its decimals as written; None if it has none."""
+    return _exact_body("source_data").get("source_data")
 
 
 def with_exact_texts(spec: ExportSpec, given: Mapping[str, Any] | None = None) -> ExportSpec:
-    """The spec with decimals in `header` and `footer` as they were written in `given`, by default the body."""
-    if given is None:
-        text = router.current_event.decoded_body or ""
-        if "." not in text or ('"header"' not in text and '"footer"' not in text):
-            return spec
-        from tidegate.sheets.values import read_exact
+    """The spec with decimals in `header`, `footer` and the values of `fill` as they were written in `given`, by default
+    the body."""
+    from tidegate.exports.source import unpacked
 
-        given = read_exact(text)
+    given = _exact_body("header", "footer", "fill") if given is None else given
     tables = []
     for number, table in enumerate(spec.tables):
         exact = dict[str, Any]()
@@ -699,6 +675,9 @@ def with_exact_texts(spec: ExportSpec, given: Mapping[str, Any] | None = None) -
             if isinstance(texts, dict):
                 exact[name] = texts
         tables.append(replace(table, **exact))
+    fill = unpacked(given.get("fill"))
+    if spec.fill and isinstance(fill, dict):
+        spec = replace(spec, fill=replace(spec.fill, values=fill.get("values")))
     return replace(spec, tables=tuple(tables))
 
 
@@ -741,9 +720,12 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
 
         limits = options.file_name, options.max_exec_time
         made = sync_file(app().exports, project_id, permitted(spec), *limits, who=router.caller.key_id)
+    # A file has no record that could have them.
+    warnings = {"x-warnings": _header_list(made.warnings)} if made.warnings else {}
     if made.url:
-        return answer(None, 303, {"location": made.url})
+        return answer(None, 303, {"location": made.url, **warnings})
     headers: dict[str, str | list[str]] = {
+        **warnings,
         "content-disposition": content_disposition(made.file_name),
         "cache-control": "no-store",
     }
@@ -752,3 +734,13 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
     response: Response[Any] = Response(200, made.content_type, content, headers)
     response.base64_encoded = True
     return response
+
+
+# Servers refuse answers with long headers.
+_LONGEST_HEADER = 4000
+
+
+def _header_list(texts: Sequence[str]) -> str:
+    """A list in JSON, as far as it fits a header."""
+    fits = next(count for count in range(len(texts), -1, -1) if len(json.dumps(texts[:count])) <= _LONGEST_HEADER)
+    return json.dumps(texts[:fits])

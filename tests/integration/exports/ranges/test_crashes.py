@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.integration.exports.test_fill import template
 from tests.support import sample
+from tests.support.exports.fill import sheet_of
 from tests.support.exports.killing import Killed, killed_after_write
 from tests.support.exports.paged_source import honest, numbered
 from tests.support.exports.ranges import by_cursor
@@ -88,7 +90,7 @@ def test_second_worker_of_the_same_range_adds_nothing(world: ExportWorld) -> Non
     assert world.objects() == [f"exports/{world.project.id}/{task_id}/1"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "excel", "cursor", "tables"])
+@pytest.mark.parametrize("kind", ["csv", "excel", "cursor", "tables", "fill"])
 def test_crash_after_any_write_loses_and_duplicates_no_row(
     world: ExportWorld, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,9 +104,15 @@ def test_crash_after_any_write_loses_and_duplicates_no_row(
     rows = 350
     world.source.rows = numbered(rows)
     world.source.answer = by_cursor if kind == "cursor" else honest
-    fields: dict[str, Any] = {"step": 100, "type": "excel" if kind in ("excel", "tables") else "csv", "parallel": 8}
+    fields: dict[str, Any] = {
+        "step": 100,
+        "type": "excel" if kind in ("excel", "tables", "fill") else "csv",
+        "parallel": 8,
+    }
     if kind == "tables":
         fields |= {"path": "/v1/task/multiple", "multi_type": "tab", "source_url": [world.source.url] * 2}
+    if kind == "fill":
+        fields["fill"] = {"file_id": template(world, sheet_of({"A1": "number", "A2": "{.id}", "B2": "=A2*2"}))}
     # Every write for both ways of pulling; a sample for workbooks and several tables, which make the same writes.
     for write in range(1, 200, sample.step(1 if kind in ("csv", "cursor") else 4)):
         world.source.requests.clear()

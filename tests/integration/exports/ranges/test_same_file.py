@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import zipfile
 from typing import Any
 
@@ -12,12 +13,15 @@ import pyarrow.parquet
 import pytest
 from python_calamine import CalamineWorkbook
 
+from tests.integration.exports.test_fill import template
+from tests.support.exports.fill import sheet_of
 from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
 from tests.support.exports.ranges import both_ways, by_cursor, read_text
 from tests.support.exports.running import ExportWorld, read_sheet
 from tests.support.exports.samples import mixed_rows
 from tidegate.exports import pull as paging
 from tidegate.exports import ranges as export_range_context
+from tidegate.exports.store import plan_object
 from tidegate.sheets import parquet as parquet_writer
 
 ROWS = 2050
@@ -216,3 +220,76 @@ def test_equal_neighbours_of_different_ranges_are_merged(world: ExportWorld) -> 
     ).read("xl/worksheets/sheet1.xml")
     merged = openpyxl.load_workbook(io.BytesIO(joined)).worksheets[0].merged_cells.ranges
     assert {str(each) for each in merged} == {"A2:A701", "A702:A1401", "A1402:A2051"}
+
+
+FILLED = {"A1": "{who}", "A3": "{.id}", "B3": "{.name}", "C3": "=A3*2", "A5": "=SUM(A3:A3)", "B5": "{sign}"}
+
+
+def filled_file(world: ExportWorld, cells: dict[str, Any]) -> dict[str, Any]:
+    return {"file_id": template(world, sheet_of(cells)), "values": {"who": "ACME"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "parallel", "lanes"),
+    [(honest, 4, 1), (honest, 28, 7), (without_total, 4, 1), (without_total, 28, 1), (by_cursor, 28, 1)],
+)
+def test_filled_template_is_the_same_as_from_staged_pages(
+    world: ExportWorld, answer: Any, parallel: int, lanes: int
+) -> None:
+    world.source.rows, world.source.answer = numbered(ROWS), answer
+    fill = filled_file(world, FILLED)
+    joined, staged = both_ways(world, type="excel", parallel=parallel, fill=fill, footer={"sign": "ok"})
+
+    joined_zip, staged_zip = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+    assert joined_zip.testzip() is None
+    assert joined_zip.namelist() == staged_zip.namelist()
+    for name in joined_zip.namelist():
+        assert joined_zip.read(name) == staged_zip.read(name), name
+    found = read_sheet(joined)
+    assert [row[0] for row in found[2 : 2 + ROWS]] == list(range(ROWS))
+    assert found[-1][:2] == (f"=SUM(A3:A{2 + ROWS})", "ok")
+    assert max(world.source.pages.values()) == 2, "once in each export: no range gave up"
+    # A source without a total is read by one worker, page after page.
+    assert len(world.stored_by_lane) == lanes
+    assert all(world.stored_by_lane), "every worker stored rows"
+
+
+def test_numbers_that_formulas_leave_out_are_warned_of_by_workers(world: ExportWorld) -> None:
+    world.source.rows = [{"id": str(number), "name": "n"} for number in range(ROWS)]
+    cells = {"A1": "{.id}", "B1": "{.name}", "A2": "=SUM(A1:A1)"}
+
+    shown, _ = world.export(type="excel", step=100, parallel=28, fill=filled_file(world, cells))
+
+    assert len(world.stored_by_lane) == 7
+    assert [line for line in shown["warnings"] if "formulas leave out numbers of {.id} that are text" in line]
+
+
+def test_filled_template_with_a_short_page_is_staged(world: ExportWorld) -> None:
+    """Formulas of the rows behind it have numbers that nobody can write anew."""
+    world.source.rows = numbered(ROWS)
+
+    def short(source: PagedSource, page: int, size: int) -> Any:
+        answer = honest(source, page, size)
+        if page == 5:
+            answer["data"]["data"] = answer["data"]["data"][:-1]
+        return answer
+
+    world.source.answer = short
+    shown, data = world.export(type="excel", step=100, parallel=12, fill=filled_file(world, FILLED))
+
+    found = [row for row in read_sheet(data)[2:] if isinstance(row[0], int)]
+    assert len(found) == ROWS - 1
+    assert [row[2] for row in found] == [f"=A{number}*2" for number in range(3, ROWS + 2)]
+    assert shown["status"] == "completed"
+
+
+def test_plan_of_filled_template_is_refused_by_the_version_before(world: ExportWorld) -> None:
+    """During a deployment, its workers would make a plain workbook of it; they read every other plan."""
+    world.source.rows = numbered(ROWS)
+    known = {"lanes", "threads", "tables"}
+    fields: dict[str, Any] = {"fill": filled_file(world, FILLED)}
+    for more, unknown in (fields, {"filled"}), ({}, set[str]()):
+        task_id = world.submit(type="excel", step=100, parallel=28, **more)
+        lane = world.cloud.invoke("pull_pages", world.admit(task_id))["lanes"][0]
+        stored = world.cloud.app.exports.objects.get(plan_object(world.project.id, task_id))
+        assert lane["plan"].keys() == json.loads(stored or b"").keys() == known | unknown

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import tracemalloc
 import zipfile
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import pytest
@@ -17,13 +18,16 @@ from openpyxl.chart import BarChart, Reference
 from openpyxl.comments import Comment
 from openpyxl.formatting.rule import FormulaRule
 from openpyxl.styles import Border, Font, PatternFill, Side
+from openpyxl.utils.datetime import CALENDAR_MAC_1904
 from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
+from openpyxl.worksheet.formula import ArrayFormula
 from openpyxl.worksheet.table import Table
 
 from tests.support.exports.fill import (
     calamine_cells,
     cells,
+    dashboard,
     filled,
     names_of,
     opened,
@@ -37,7 +41,7 @@ from tidegate.errors import BadTable
 from tidegate.sheets.files import Output, render
 from tidegate.sheets.fill import Filling, filled_chunks, unfilled, values_of
 from tidegate.sheets.fill_template import FillTemplate
-from tidegate.sheets.table import SheetTable
+from tidegate.sheets.table import Notes, SheetTable
 from tidegate.sheets.values import read_exact
 from tidegate.sheets.xlsx import TableRows
 
@@ -99,6 +103,14 @@ def test_missing_values_and_columns_are_blank_and_warned_of() -> None:
     ]
 
 
+def test_value_longer_than_a_cell_is_cut_and_warned_of() -> None:
+    template, tables = FillTemplate(sheet_of({"A1": "{a}", "B1": "{b}, {a}", "C1": "{b}"})), tables_of([])
+    filling = Filling(template, {"a": "x" * 32_767, "b": "y"})
+
+    assert [len(cell) for cell in cells(b"".join(filled_chunks(filling, tables)))[0]] == [32_767, 32_767, 1]
+    assert unfilled(filling, tables) == ["1 cell was cut: an Excel cell has at most 32,767 characters"]
+
+
 def test_table_without_a_row_in_the_template_is_warned_of() -> None:
     template = FillTemplate(sheet_of({"A1": "{.id}"}))
     tables = tables_of(ORDERS, ORDERS)
@@ -155,6 +167,25 @@ def test_cell_that_is_only_a_placeholder_keeps_the_type() -> None:
     assert [opened(data)["Report"][place].number_format for place in ("A2", "B2")] == ["yyyy-mm-dd", "#,##0.00"]
 
 
+def test_dates_count_from_1904_in_a_workbook_that_does() -> None:
+    """As Excel for Mac made them; in others, 1900 is the first year."""
+
+    def formatted(sheet: Any) -> None:
+        sheet.parent.epoch = CALENDAR_MAC_1904
+        sheet["A1"].number_format, sheet["B1"].number_format = "yyyy-mm-dd", "yyyy-mm-dd hh:mm"
+
+    data = filled(
+        sheet_of({"A1": "{.day}", "B1": "{.at}"}, formatted),
+        [{"day": "2026-11-18", "at": "2026-11-18 06:00"}, {"day": "1903-12-31", "at": "1904-01-02T12:00"}],
+    )
+
+    assert cells(data) == [
+        [datetime(2026, 11, 18), datetime(2026, 11, 18, 6)],
+        ["1903-12-31", datetime(1904, 1, 2, 12)],
+    ]
+    assert calamine_cells(data)[0] == [date(2026, 11, 18), datetime(2026, 11, 18, 6)]
+
+
 def test_text_is_put_together_from_several_placeholders() -> None:
     template = sheet_of({"A1": "{.name}: {.amount} ({unit})"})
 
@@ -173,6 +204,21 @@ def test_placeholder_split_over_rich_text_keeps_fonts() -> None:
 
     assert cells(data) == [["Dear ACME and Apples!"], ["Dear ACME and Pears & plums!"]]
     assert part(data, "xl/worksheets/sheet1.xml").count("<b") == 4
+
+
+def test_text_of_several_fonts_is_cut_to_the_length_of_a_cell() -> None:
+    def rich(sheet: Any) -> None:
+        sheet["A1"] = CellRichText("a: {.a} ", TextBlock(InlineFont(b=True), "b: {.b}"), " {.c}")
+
+    rows, notes = [{"a": "x" * 20_000, "b": "\U0001f600" * 9_000, "c": "end"}, {"a": "x", "b": "y", "c": "z"}], Notes()
+    tables = tables_of(rows)
+    data = b"".join(filled_chunks(Filling(FillTemplate(sheet_of({}, rich)), {}), tables, notes))
+
+    first, second = (row[0] for row in cells(data))
+    assert second == "a: x b: y z"
+    assert first == "a: " + "x" * 20_000 + " b: " + "\U0001f600" * 6380
+    assert 32_766 <= len(first.encode("utf-16-le")) // 2 <= 32_767
+    assert notes.cut_cells == 1
 
 
 def test_inline_strings_and_cells_without_positions_are_found() -> None:
@@ -288,6 +334,24 @@ def test_rows_per_file_fills_several_workbooks() -> None:
     ]
 
 
+def test_rows_of_a_list_are_not_held_in_memory() -> None:
+    def merged(sheet: Any) -> None:
+        sheet.merge_cells("B4:C4")
+
+    template = sheet_of({"A4": "{.id}", "B4": "no. {.id}", "D4": "=A4*2", "D5": "=SUM(D4)"}, merged)
+    filling = Filling(FillTemplate(template), {})
+
+    source = TableRows(SheetTable(), ["id"], ({"id": number} for number in range(45_000)), 45_000)
+    tracemalloc.start()
+    size = sum(map(len, filled_chunks(filling, [source])))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert size > 1_000_000
+    # The rows, or their merged cells, would take more.
+    assert peak < 4_000_000
+
+
 # --- what stays and what grows
 
 
@@ -348,7 +412,7 @@ def test_table_and_filter_grow_with_the_list() -> None:
     assert sheet["C10"].value == "=SUM(Orders[Amount])"
 
 
-def test_templates_of_xlsxwriter_keep_images_sparklines_and_rules() -> None:
+def designed_by_xlsxwriter() -> bytes:
     target = io.BytesIO()
     book = xlsxwriter.Workbook(target)
     sheet = book.add_worksheet("Report")
@@ -366,8 +430,11 @@ def test_templates_of_xlsxwriter_keep_images_sparklines_and_rules() -> None:
     chart.add_series({"categories": "=Report!$A$2", "values": "=Report!$B$2:$B$2"})
     sheet.insert_chart("G1", chart)
     book.close()
+    return target.getvalue()
 
-    data = filled(target.getvalue(), ORDERS * 4)
+
+def test_templates_of_xlsxwriter_keep_images_sparklines_and_rules() -> None:
+    data = filled(designed_by_xlsxwriter(), ORDERS * 4)
 
     xml = part(data, "xl/worksheets/sheet1.xml")
     assert "<xm:f>Report!B2:B9</xm:f>" in xml
@@ -383,6 +450,253 @@ def test_templates_of_xlsxwriter_keep_images_sparklines_and_rules() -> None:
     assert "<f>Report!$A$2:$A$9</f>" in part(data, "xl/charts/chart1.xml").replace("c:", "")
     assert "xl/media/image1.png" in names_of(data)
     assert cells(data)[-1][:2] == ["sum", "=SUM(B2:B9)"]
+
+
+def test_rules_and_texts_of_every_sheet_follow_the_list() -> None:
+    data = filled(dashboard(), ORDERS * 2)
+
+    own, other = (part(data, f"xl/worksheets/sheet{number}.xml") for number in (1, 2))
+    assert '<cfvo type="formula" val="$A$7"/>' in own
+    assert "<formula1>Data!$A$2:$A$5</formula1>" in other
+    assert "<formula>Data!$A$7&gt;1</formula>" in other
+    assert "<xm:f>Data!B2:B5</xm:f><xm:sqref>B1</xm:sqref>" in other
+    assert 'textlink="$A$6"' in part(data, "xl/drawings/drawing1.xml")
+    assert 'textlink="Data!$A$6"' in part(data, "xl/drawings/drawing2.xml")
+
+
+def test_sparkline_of_the_repeated_row_is_repeated() -> None:
+    xml = part(filled(dashboard(), ORDERS * 2), "xl/worksheets/sheet1.xml")
+
+    assert re.findall("<x14:sparkline><xm:f>(.*?)</xm:f><xm:sqref>(.*?)</xm:sqref></x14:sparkline>", xml) == [
+        (f"Data!A{row}:B{row}", f"D{row}") for row in range(2, 6)
+    ]
+
+
+def test_more_repeated_sparklines_than_a_sheet_bears_are_refused() -> None:
+    def twice(text: str) -> str:
+        return re.sub("(<x14:sparkline>.*</x14:sparkline>)", r"\1\1", text)
+
+    def fill(template: bytes, rows: int) -> None:
+        table = TableRows(SheetTable(), ["id"], [], rows)
+        b"".join(filled_chunks(Filling(FillTemplate(template), {}), [table]))
+
+    fill(dashboard(), 50_000)
+    for template, rows in ((dashboard(), 50_001), (with_part(dashboard(), "xl/worksheets/sheet1.xml", twice), 25_001)):
+        with pytest.raises(BadTable, match="more than 50000 sparklines"):
+            fill(template, rows)
+
+
+def test_empty_rows_down_to_the_last_of_a_sheet_are_dropped() -> None:
+    """LibreOffice writes them."""
+
+    def rows(text: str) -> str:
+        last = '<row r="1048575" ht="12.8"/><row r="1048576" ht="12.8"><c r="A1048576" s="0"/></row>'
+        return text.replace("</sheetData>", f"{last}</sheetData>")
+
+    data = filled(with_part(sheet_of(INVOICE), "xl/worksheets/sheet1.xml", rows), ORDERS * 2)
+
+    xml = part(data, "xl/worksheets/sheet1.xml")
+    assert [int(row) for row in re.findall(r'<row r="(\d+)"', xml)] == [1, 3, 4, 5, 6, 7, 8, 10]
+
+
+def test_placeholder_in_the_head_of_a_table_is_refused() -> None:
+    def tabular(sheet: Any) -> None:
+        sheet.add_table(Table(displayName="Orders", ref="A3:C4"))
+
+    with pytest.raises(BadTable, match="row 3 of Report is the head of the table Orders"):
+        FillTemplate(sheet_of({**INVOICE, "C3": "Amount in {unit}"}, tabular))
+
+
+def test_array_formula_computes_over_the_whole_list() -> None:
+    def array(sheet: Any) -> None:
+        sheet["C5"] = ArrayFormula("C5", '=SUM((B4="Apples")*C4)')
+
+    sheet = opened(filled(sheet_of(INVOICE, array), ORDERS * 2))["Report"]
+
+    assert (sheet["C8"].value.ref, sheet["C8"].value.text) == ("C8", '=SUM((B4:B7="Apples")*C4:C7)')
+
+
+# --- numbers that formulas leave out
+
+LEFT_OUT = (
+    "fill: formulas leave out numbers of {} that are text: they came as text, have more than 15 digits, have other "
+    "characters beside them, or are in a cell for dates. In a cell with a number format, 1.50 becomes a number, "
+    "1,234.50 not"
+)
+
+
+def warned(cells: dict[str, Any], rows: bytes, change: Any = lambda sheet: None) -> list[str]:
+    tables, notes = tables_of(read_exact(rows)), Notes()
+    b"".join(filled_chunks(Filling(FillTemplate(sheet_of(cells, change)), {}), tables, notes))
+    return notes.warnings()
+
+
+def named(sheet: Any) -> None:
+    sheet.parent.defined_names["amounts"] = DefinedName("amounts", attr_text="Report!$B$4:$B$4")
+
+
+@pytest.mark.parametrize(
+    ("formula", "rows", "is_left_out"),
+    [
+        # As PHP sends decimals.
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": "12.50"}, {"id": "2", "n": "-3"}]', True),
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": null}, {"id": "2", "n": "12.50"}, {"id": "3", "n": ""}]', True),
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": "1,234.50"}]', True),
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": 12.50}]', False),
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": 12345678901335588.60}]', True),
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": 1}, {"id": "2", "n": "2"}]', True),
+        ("=SUM(B4:B4)", b'[{"id": "1", "n": "2026-11-18"}, {"id": "2", "n": "n/a"}]', False),
+        ("=SUM(B:B)", b'[{"id": "one", "n": "12.50"}]', True),
+        ("=SUM(4:4)", b'[{"id": "one", "n": "12.50"}]', True),
+        ("=SUM(amounts)", b'[{"id": "one", "n": "12.50"}]', True),
+        # In Excel, `*` makes numbers of texts, and the others do not read any.
+        ("=SUMPRODUCT(B4*1)", b'[{"id": "1", "n": 12.50}]', False),
+        ("=COUNTA(B4)&VLOOKUP(1,A4:B4,2)", b'[{"id": "1", "n": "12.50"}]', False),
+        ("=SUM(C4:C4)", b'[{"id": "1", "n": "12.50"}]', False),
+        ("text", b'[{"id": "1", "n": "12.50"}]', False),
+    ],
+)
+def test_numbers_that_formulas_leave_out_are_warned_of(formula: str, rows: bytes, is_left_out: bool) -> None:
+    given = {"A4": "{.id}", "B4": "{.n}", "C4": "=B4*2", "B5": formula}
+    change = named if "amounts" in formula else lambda _: None
+
+    assert warned(given, rows, change) == ([LEFT_OUT.format("{.n}")] if is_left_out else [])
+
+
+def test_texts_in_number_formats_are_added_unless_too_long() -> None:
+    def formatted(sheet: Any) -> None:
+        sheet["B4"].number_format = "0.00"
+
+    given = {"B4": "{.n}", "B5": "=SUM(B4)"}
+
+    assert warned(given, b'[{"n": "12.50"}, {"n": "n/a"}]', formatted) == []
+    # Of PHP's number_format.
+    for text in (b"12345678901335588.60", b"1,234.50", b"-5.00 %", b"$5"):
+        assert warned(given, b'[{"n": "1.50"}, {"n": "%s"}]' % text, formatted) == [LEFT_OUT.format("{.n}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "code", "is_left_out"),
+    [
+        ("{.n} ", b"12.5", "General", True),
+        ("${.n}", b"12.5", "0.00", True),
+        (CellRichText("{.n}", TextBlock(InlineFont(b=True), " %")), b"12.5", "General", True),
+        ("{.n} kg", b"12.5", "General", False),
+        ("No. {.n}", b"12", "General", False),
+        ("{.n} ", b"12.5", "@", True),
+        ("{.n}", b"12.5", "@", False),
+        ("{.n}", b"0.5", "[h]:mm", True),
+        ("{.n}", b'"08:30"', "[h]:mm", True),
+        ("{.n}", b'"108:30:05"', "General", True),
+        ("{.n}", b'"2026-11-18"', "yyyy-mm-dd", False),
+        ("{.n}", b'"2026-11-18 08:30"', "General", False),
+    ],
+)
+def test_number_beside_other_text_or_in_a_date_cell_is_warned_of(
+    text: Any, value: bytes, code: str, is_left_out: bool
+) -> None:
+    def formatted(sheet: Any) -> None:
+        sheet["B4"], sheet["B4"].number_format = text, code
+
+    warnings = warned({"A4": "{.id}", "B5": "=SUM(B4)"}, b'[{"id": 1, "n": %s}]' % value, formatted)
+
+    assert warnings == ([LEFT_OUT.format("{.n}")] if is_left_out else [])
+
+
+@pytest.mark.parametrize(
+    ("cells", "value", "is_left_out"),
+    [
+        ({"B3": "=SUM(B1:B2)"}, "12.50", True),
+        ({"B3": "=MAX(B1, 0)"}, "1,234.50", True),
+        ({"B3": "=SUM(B:B)+SUM(1:2)"}, "12.50", True),
+        ({"B1": "{fee} ", "B3": "=SUM(B1:B2)"}, 12.5, True),
+        ({"B3": "=SUM(B1:B2)"}, 12345678901234567, True),
+        ({"B3": "=SUM(B1:B2)"}, 12.5, False),
+        ({"B3": "=SUM(B1:B2)"}, "n/a", False),
+        # A text that is computed with becomes a number.
+        ({"B3": "=SUM(B1*2)+SUM(B2)+B1"}, "12.50", False),
+        ({"B3": '=SUM(A1:A2)+COUNTIF(B1:B2,"x")'}, "12.50", False),
+        ({"C1": "{fee}", "C3": "=SUM(C1)", "B3": "=SUM(B1)"}, 5, False),
+    ],
+)
+def test_value_as_text_that_formulas_leave_out_is_warned_of(
+    cells: dict[str, Any], value: Any, is_left_out: bool
+) -> None:
+    template = FillTemplate(sheet_of({"B1": "{fee}", "B2": "{tax}", "A4": "{.id}"} | cells))
+
+    warning = "fill: formulas leave out {fee}, because they are text: send numbers, or give their cells a number format"
+    assert unfilled(Filling(template, {"fee": value, "tax": 3}), tables_of(ORDERS)) == [warning] * is_left_out
+
+
+@pytest.mark.parametrize(
+    ("formula", "cells"),
+    [
+        ("=SUM(B4*C4)", ["B4", "C4"]),
+        ("=SUM(-B4)+MAX(1, 2 - C4)", ["B4", "C4"]),
+        ("=SUM(B4)*2+B4*C4", []),
+        ("=SUMPRODUCT(B4*C4)", []),
+        ("=SUM($B$4*2)", []),
+        ("=SUM(OFFSET(B4,0,0,COUNTA(B4)))+SUM(B4:INDEX(B:B,ROW(B4)+1))", []),
+    ],
+)
+def test_sum_over_a_computation_with_the_first_row_is_warned_of(formula: str, cells: list[str]) -> None:
+    template = sheet_of({"B4": "{.id}", "C4": "{.amount}", "D4": "=SUM(B4*C4)", "C5": formula})
+
+    assert unfilled(Filling(FillTemplate(template), {}), tables_of(ORDERS)) == [
+        f"fill: a formula computes with {cell} of Report in the first row of the list only: SUMPRODUCT takes all"
+        for cell in cells
+    ]
+
+
+def test_value_as_text_in_a_number_format_is_added() -> None:
+    def formatted(sheet: Any) -> None:
+        sheet["B1"].number_format, sheet["B2"].number_format = "0.00", "@"
+
+    template = FillTemplate(sheet_of({"B1": "{fee}", "B2": "{code}", "B3": "=SUM(B1:B2)", "A4": "{.id}"}, formatted))
+
+    assert unfilled(Filling(template, {"fee": "12.50", "code": "0012"}), tables_of(ORDERS)) == []
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_mixed"),
+    [
+        ({"C4": "=SUM(B2)"}, True),
+        ({"C4": "=AVERAGE(B$2:B$2)"}, True),
+        ({"C4": "=SUM(B1:B2)"}, True),
+        ({"C2": "=B2/SUM(B$2:B$2)"}, True),
+        ({"C4": "=SUM(B2:B3)"}, False),
+        ({"C4": "=SUM(B1:B4)"}, False),
+        ({"C2": "=SUM(B2)", "C3": "=SUM(B2:B3)*B2"}, False),
+        ({"C4": "=COUNTA(B2)"}, False),
+        # Texts are not added.
+        ({"C4": "=SUM(B2)", "B3": "of which {.tax}"}, False),
+        ({"C4": "=SUM(B2)", "B3": "tax"}, False),
+        ({"C4": "=SUM(B2)", "B3": None}, False),
+        ({"C4": "=SUM(B2)", "B3": 5}, True),
+        ({"C4": "=SUM(B2)", "B3": "=B2*2"}, True),
+    ],
+)
+def test_sum_of_one_of_several_repeated_rows_is_warned_of(cells: dict[str, Any], is_mixed: bool) -> None:
+    given = {"A2": "{.id}", "B2": "{.amount}", "A3": "{.name}", "B3": "{.tax}"} | cells
+    tables = tables_of([row | {"tax": 1} for row in ORDERS])
+
+    assert unfilled(Filling(FillTemplate(sheet_of(given)), {}), tables) == (
+        [
+            "fill: formulas compute with row 2 of Report, but their ranges take in column B of row 3, which is "
+            "repeated with it: use another"
+        ]
+        if is_mixed
+        else []
+    )
+
+
+def test_chart_over_numbers_as_text_is_warned_of() -> None:
+    def chart(sheet: Any) -> None:
+        chart = BarChart()
+        chart.add_data(Reference(sheet, min_col=2, min_row=4, max_row=4))
+        sheet.add_chart(chart, "A9")
+
+    assert warned({"B4": "{.n}"}, b'[{"n": "12.50"}]', chart) == [LEFT_OUT.format("{.n}")]
 
 
 DOT = bytes.fromhex(

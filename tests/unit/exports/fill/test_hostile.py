@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.exports.fill import cells, filled, sheet_of, with_part
+from tests.support.exports.fill import cells, filled, sheet_of, tables_of, with_part
 from tidegate.errors import BadTable
-from tidegate.sheets.fill import _moved_drawing, _moved_notes
+from tidegate.sheets.fill import Filling, _moved_drawing, _moved_notes, filled_chunks
 from tidegate.sheets.fill_refs import STILL, Formulas
 from tidegate.sheets.fill_template import MAX_BYTES, FillTemplate
 
@@ -20,9 +20,17 @@ SHEET = "xl/worksheets/sheet1.xml"
 RELS = "xl/_rels/workbook.xml.rels"
 
 
-def _relation(kind: str, target: str) -> str:
+def _relation(kind: str, target: str, mode: str = "External") -> str:
     start = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-    return f'<Relationship Id="x9" Type="{start}/{kind}" Target="{target}" TargetMode="External"/></Relationships>'
+    return f'<Relationship Id="x9" Type="{start}/{kind}" Target="{target}" TargetMode="{mode}"/></Relationships>'
+
+
+def _related(kind: str, target: str) -> bytes:
+    """With a part that only its relation names: programs find parts by these, whatever their names are."""
+    added = with_part(PLAIN, f"xl/{target}", b"<x/>")
+    return with_part(
+        added, RELS, lambda text: text.replace("</Relationships>", _relation(kind, target, mode="Internal"))
+    )
 
 
 def _bomb() -> bytes:
@@ -61,12 +69,33 @@ HOSTILE = {
         with_part(PLAIN, RELS, lambda text: text.replace("</Relationships>", _relation("image", "http://x/y.png"))),
         "outside itself: image",
     ),
+    "an image that a drawing fetches": (
+        with_part(
+            PLAIN,
+            "xl/drawings/_rels/drawing1.xml.rels",
+            ("<Relationships>" + _relation("image", "file:////host.example/share/y.png")).encode(),
+        ),
+        "outside itself: image",
+    ),
+    "macros by another name": (_related("vbaProject", "code.bin"), "macros"),
+    "macros in capitals": (with_part(PLAIN, "xl/VBAProject.bin", b"x"), "macros"),
+    "a link to another workbook by another name": (_related("externalLink", "links/one.xml"), "links to other"),
+    "an embedded object by another name": (_related("oleObject", "media/image1.png"), "embedded"),
+    "a data connection by another name": (_related("connections", "c.xml"), "connections"),
     "entities": (with_part(PLAIN, SHEET, lambda text: ENTITIES + text), "document type"),
     "entities in a part that is not read": (
         with_part(PLAIN, "xl/theme/theme1.xml", lambda text: ENTITIES + text.partition("?>")[2]),
         "document type",
     ),
     "broken XML": (with_part(PLAIN, SHEET, lambda text: text[:-9]), "not valid XML"),
+    "a prefix that is not declared": (
+        with_part(PLAIN, RELS, lambda text: text.replace("<Relationship ", "<x:Relationship ")),
+        "cannot be read",
+    ),
+    "an encoding that nobody knows": (
+        with_part(PLAIN, SHEET, lambda text: '<?xml version="1.0" encoding="x"?>' + text.partition("?>")[2]),
+        "cannot be read",
+    ),
     "no sheet": (with_part(PLAIN, "xl/workbook.xml", b'<workbook xmlns="x"><sheets/></workbook>'), "has no sheet"),
 }
 
@@ -139,6 +168,11 @@ SLOW: dict[str, Callable[[], object]] = {
     ),
     "empty anchors": lambda: _moved_drawing("<twoCellAnchor/>" * 30_000, STILL, Formulas({}), "Report"),
     "shapes without end": lambda: _moved_notes("<v:shape " * 30_000, STILL, Formulas({}), "Report"),
+    "quotes without end": lambda: Formulas({}).text("'" * 30_000, "Report"),
+    "tables without end": lambda: Formulas({}).text("a[" * 30_000, "Report"),
+    "nested brackets": lambda: Formulas({}).text("(" * 250 + "A1," * 20_000, "Report"),
+    "functions around many cells": lambda: Formulas({}).text("ABS(" * 250 + "A1+" * 150_000, "Report"),
+    "many long arguments": lambda: Formulas({}).text("SUM(" + f'A1,"{"x" * 60}",' * 100_000, "Report"),
     "long texts": lambda: FillTemplate(sheet_of({f"A{row}": "{x}" + "a" * 32_000 for row in range(1, 40)})),
 }
 
@@ -156,3 +190,47 @@ def test_text_longer_than_a_cell_is_refused() -> None:
 
     with pytest.raises(BadTable, match="a cell can have 32767"):
         FillTemplate(template)
+
+
+def test_formula_of_more_nested_brackets_than_excel_takes_is_refused() -> None:
+    with pytest.raises(BadTable, match="brackets in each other"):
+        Formulas({}).text("(" * 300 + "A1", "Report")
+
+
+def _shared(copies: int) -> str:
+    first = f"<row r='2'><c r='A2'><f t='shared' si='0'>{'A1+' * 2600}1</f></c></row>"
+    return first + "".join(f"<row r='{row}'><c r='A{row}'><f t='shared' si='0'/></c></row>" for row in range(3, copies))
+
+
+NONSENSE = {
+    "row that is no number": "<row r='x'><c><f>A1</f></c></row>",
+    "row of thousands of digits": f"<row r='{'9' * 5000}'><c><f>A1</f></c></row>",
+    "text of thousands of digits": f"<row r='5'><c r='A5' t='s'><v>{'9' * 5000}</v></c></row>",
+    "shared formula of gigabytes": _shared(8000),
+    "merged cells without place": "</sheetData><mergeCells><mergeCell/></mergeCells>",
+}
+
+
+@pytest.mark.parametrize("what", list(NONSENSE))
+def test_valid_xml_that_says_nonsense_is_refused(what: str) -> None:
+    rows, _, tail = NONSENSE[what].partition("</sheetData>")
+    data = with_part(PLAIN, SHEET, lambda text: text.replace("</sheetData>", f"{rows}</sheetData>{tail}"))
+
+    with pytest.raises(BadTable):
+        list(FillTemplate(data).sketches)
+
+
+ODD = {
+    "style that is no number": ("<row r='5'><c r='A5' s='x' t='inlineStr'><is><t>{a}</t></is></c></row>", ""),
+    "merged cell of one cell": ("", "<mergeCells><mergeCell ref='A1'/></mergeCells>"),
+    "format for no cells": ("", "<conditionalFormatting><cfRule/></conditionalFormatting>"),
+    "break at no row": ("", "<rowBreaks><brk id='&#178;'/></rowBreaks>"),
+}
+
+
+@pytest.mark.parametrize("what", list(ODD))
+def test_odd_places_in_a_template_are_left_as_they_are(what: str) -> None:
+    row, tail = ODD[what]
+    data = with_part(PLAIN, SHEET, lambda text: text.replace("</sheetData>", f"{row}</sheetData>{tail}"))
+
+    assert b"".join(filled_chunks(Filling(FillTemplate(data), {"a": "x"}), tables_of([{"id": 1}, {"id": 2}])))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from openpyxl.utils.escape import unescape
 
 from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
-from tidegate.sheets.files import CsvOptions, csv_chunks
+from tidegate.sheets.files import CsvOptions, CsvWriter, text_chunks
 from tidegate.sheets.table import SheetTable, broken, keys_of
 from tidegate.sheets.values import STARTERS, guard
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
@@ -52,7 +52,7 @@ def test_any_csv_reads_back_equal(rows: Rows, options: CsvOptions) -> None:
         text = value if isinstance(value, str) else as_text(value)
         return in_utf8(guard(text) if options.guard and isinstance(value, str | list | dict) else text)
 
-    text = b"".join(csv_chunks(rows, keys, options, titles)).decode("utf-8-sig" if options.bom else "utf-8")
+    text = b"".join(text_chunks(CsvWriter(keys, options, titles), rows)).decode("utf-8-sig" if options.bom else "utf-8")
 
     names = [titles.get(key, key) for key in keys] if options.header == "titles" else keys
     head = [[written(name) for name in names]] if keys and options.header != "none" else []
@@ -63,7 +63,7 @@ def test_any_csv_reads_back_equal(rows: Rows, options: CsvOptions) -> None:
 @examples(100)
 @given(st.lists(st.fixed_dictionaries({"a": TEXT, "b": TEXT | st.integers()}), min_size=1))
 def test_guarded_csv_has_no_formula(rows: Rows) -> None:
-    text = b"".join(csv_chunks(rows, ["a", "b"], CsvOptions(header="none"))).decode()
+    text = b"".join(text_chunks(CsvWriter(["a", "b"], CsvOptions(header="none")), rows)).decode()
 
     for cell in (cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row):
         harmless = not cell.strip("0123456789.,eE+-＋－%$€£¥￥ ()")

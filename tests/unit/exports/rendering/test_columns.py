@@ -21,6 +21,13 @@ def test_grouped_rows_get_the_name_of_their_group() -> None:
     ]
 
 
+def test_groups_named_by_years_with_lists_of_php_are_groups() -> None:
+    """PHP writes a list that lacks an index as an object; a row of numbered cells is still a row."""
+    years = {"2025": {"0": {"a": 1}, "2": {"a": 2}}, "2026": {"0": {"a": 3}}}
+    assert [(row["_row_head_"], row["a"]) for row in flat_rows(years)] == [("2025", 1), ("2025", 2), ("2026", 3)]
+    assert flat_rows({"0": {"0": "x", "1": "y"}, "2": {"0": "z"}}) == [{"0": "x", "1": "y"}, {"0": "z"}]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

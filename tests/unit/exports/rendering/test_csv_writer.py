@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import mixed_rows
-from tidegate.sheets.files import CsvOptions, csv_chunks
+from tidegate.sheets.files import CsvOptions, CsvWriter, text_chunks
 from tidegate.sheets.table import flat_rows, keys_of
 from tidegate.sheets.values import MARK, SEPARATORS, guard, guard_all
 
 
 def text(rows: list[dict[str, Any]], **options: Any) -> str:
     titles = options.pop("titles", None)
-    return b"".join(csv_chunks(rows, keys_of(rows), CsvOptions(**options), titles)).decode()
+    return b"".join(text_chunks(CsvWriter(keys_of(rows), CsvOptions(**options), titles), rows)).decode()
 
 
 def test_head_line_has_the_keys_and_rows_follow_them() -> None:
@@ -37,7 +37,7 @@ def test_empty_cell_of_a_single_column_is_a_record() -> None:
 
 def test_bom_and_head_line_follow_the_options() -> None:
     row = [{"a": 1, "b": 2}]
-    assert b"".join(csv_chunks(row, ["a", "b"], CsvOptions(bom=True))).startswith(b"\xef\xbb\xbfa,b\n")
+    assert b"".join(text_chunks(CsvWriter(["a", "b"], CsvOptions(bom=True)), row)).startswith(b"\xef\xbb\xbfa,b\n")
     assert text(row, header="titles", titles={"a": "甲"}) == "甲,b\n1,2\n"
     assert text(row, header="none") == "1,2\n"
     assert text([]) == ""
@@ -196,3 +196,17 @@ def test_any_cells_read_back_guarded(rows: list[dict[str, Any]]) -> None:
     read = list(csv.reader(io.StringIO(text(rows, header="none"), newline="")))
     by_key = [[row[key] for key in keys_of(rows)] for row in rows]
     assert read == [[guard(v) if isinstance(v, str) else "" if v is None else str(v) for v in row] for row in by_key]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.text(alphabet="=+-@;,\t\r\n\"' a1\x00\ufeff＝" + MARK, max_size=5) | st.none(), min_size=1, max_size=8),
+    st.sampled_from([",", ";", "\t"]),
+    st.booleans(),
+)
+def test_texts_that_repeat_are_written_as_those_that_do_not(
+    texts: list[str | None], delimiter: str, guarded: bool
+) -> None:
+    rows = [{"a": each, "b": 1} for each in texts]
+    options = {"header": "none", "delimiter": delimiter, "guard": guarded}
+    assert text(rows * 3, **options) == "".join(text([row], **options) for row in rows) * 3

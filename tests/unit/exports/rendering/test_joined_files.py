@@ -7,10 +7,12 @@ import gzip
 import io
 import shutil
 import subprocess
+import tracemalloc
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import patch
 from zlib import crc32
 
 import openpyxl
@@ -25,9 +27,10 @@ from tidegate.aws.s3 import Piece, PlannedPart, StoredPiece, plan_parts, size_of
 from tidegate.sheets import files as fragments
 from tidegate.sheets.files import FragmentWriter, Measure, Output, packed_piece, render, total
 from tidegate.sheets.joined import JoinedBook, JoinedText, SheetRows
-from tidegate.sheets.table import CELL_TYPES, SheetTable, keys_of, parse_template
+from tidegate.sheets.table import CELL_TYPES, SheetTable, keys_of, lay_out, parse_template
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 from tidegate.sheets.xlsx_cells import Total
+from tidegate.sheets.xlsx_frame import EqualRuns, merged_cells
 from tidegate.sheets.zip import ZipEntry
 
 ROWS = list(with_nulls(mixed_rows(2345)))
@@ -272,6 +275,45 @@ def test_merged_cells_are_equal_however_rows_are_cut(cells: list[Any], ranges: i
     table = SheetTable(parse_template(MERGED), title="T", late_footer=True)
     single = b"".join(xlsx_chunks([TableRows(table, ["a", "b", "c"], rows)], sheet_rows=sheet_rows))
     assert entries(joined(Output("excel"), table, rows, min(ranges, len(rows)), sheet_rows)) == entries(single)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.sampled_from(["x", "y", ""])] * 3), min_size=1, max_size=80),
+    st.lists(st.integers(0, 80), max_size=4),
+    st.integers(1, 12),
+)
+def test_first_merged_cells_are_kept_however_rows_are_cut(cells: list[Any], cuts: list[int], most: int) -> None:
+    rows = [dict(zip("abc", row, strict=True)) for row in cells]
+    layout = lay_out(SheetTable(parse_template([{"name": name, "style": {"merge": True}} for name in "abc"])))
+
+    def merged(ends: list[int]) -> list[str]:
+        runs, parts, at = EqualRuns(layout), list[Any](), 0
+        for end in [*sorted(ends), len(rows)]:
+            runs.add(rows[at:end])
+            parts.append(runs.take())
+            at = max(at, end)
+        return merged_cells(layout, parts, 2)
+
+    whole = merged([])
+    with patch("tidegate.sheets.xlsx_frame.MOST_MERGED", most):
+        assert merged(cuts) == whole[:most]
+
+
+def test_memory_of_merged_cells_does_not_grow_with_rows() -> None:
+    layout = lay_out(SheetTable(parse_template([{"name": "a", "style": {"merge": True}}])))
+
+    def peak(count: int) -> int:
+        runs = EqualRuns(layout)
+        tracemalloc.start()
+        for start in range(0, count, 1000):
+            runs.add([{"a": at // 2} for at in range(start, start + 1000)])
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top
+
+    with patch("tidegate.sheets.xlsx_frame.MOST_MERGED", 1000):
+        assert peak(20_000) < 1.3 * peak(4000)
 
 
 def test_equal_neighbours_are_merged_within_those_to_their_left() -> None:

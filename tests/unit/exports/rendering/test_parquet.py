@@ -17,9 +17,8 @@ from tests.support.exports.samples import mixed_rows, with_nulls
 from tidegate.errors import BadTable
 from tidegate.sheets import parquet as parquet_writer
 from tidegate.sheets.parquet import parquet_chunks
-from tidegate.sheets.table import SheetTable, keys_of, parse_template
+from tidegate.sheets.table import Notes, SheetTable, keys_of, parse_template
 from tidegate.sheets.values import read_exact, write_exact
-from tidegate.sheets.xlsx_cells import Notes
 
 
 def write_parquet(rows: list[dict[str, Any]], table: SheetTable | None = None, keys: list[str] | None = None) -> bytes:
@@ -140,6 +139,24 @@ def test_integers_and_decimals_keep_their_digits_in_both_readers(tmp_path: Any) 
     assert found is not None
     assert found.fetchall() == [(row["n"], row["d"]) for row in expected]
     assert not notes.refused_values
+
+
+def test_percent_is_the_double_nearest_to_its_text() -> None:
+    table = SheetTable(parse_template([{"name": "a", "style": {"type": "percent"}}]))
+    texts = ["0.7%", "7%", "0.29%", "1e-400%", "-12.5 %"]
+
+    found = read(write_parquet([{"a": text} for text in texts], table))
+
+    assert [row["a"] for row in found] == [0.007, 0.07, 0.0029, 0.0, -0.125]
+
+
+@pytest.mark.parametrize("kind", ["number", "currency", "percent"])
+def test_number_that_no_double_holds_is_left_out_not_infinite(kind: str) -> None:
+    table, notes = SheetTable(parse_template([{"name": "n", "style": {"type": kind}}])), Notes()
+    rows = read_exact(b'[{"n": 1e400}, {"n": "-1e999"}, {"n": "1e308"}, {"n": "1e400%"}, {"n": 5e-324}]')
+    data = b"".join(parquet_chunks(table, ["n"], rows, notes))
+    assert [row["n"] for row in read(data)] == [None, None, 1e308, None, 5e-324]
+    assert notes.refused_values == 3
 
 
 def test_values_that_do_not_fit_integer_or_decimal_are_left_out() -> None:

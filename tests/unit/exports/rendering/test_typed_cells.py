@@ -164,6 +164,8 @@ def test_label_that_cannot_be_shown_is_refused(style: dict[str, Any], why: str) 
         ("date", "2026-11-16 23:59:59", "<v>46342</v>"),
         ("datetime", "2026-11-16 12:00:00", "<v>46342.5</v>"),
         ("datetime", "2026-11-16", "<v>46342</v>"),
+        ("datetime", "2026/11/16 12:00:00", "<v>46342.5</v>"),
+        ("date", "2026/11/16 23:59", "<v>46342</v>"),
         ("link", "https://x/" + "y" * 300, "<t>https://x/"),
         ("link", 'mailto:a@b?subject="x"', 'HYPERLINK("mailto:a@b?subject=""x""")'),
         ("percent", "7 %", "<v>0.07</v>"),
@@ -172,12 +174,17 @@ def test_label_that_cannot_be_shown_is_refused(style: dict[str, Any], why: str) 
         ("percent", "1e-99999999999999999999%", "<t>1e-99999999999999999999%</t>"),
         ("number", "1e-310", "<t>1e-310</t>"),
         ("number", "1e-300", "<v>1e-300</v>"),
+        # Excel would take it for 0.
+        ("number", read_exact("1e-310"), "<t>1e-310</t>"),
+        (None, read_exact("1e-310"), "<t>1e-310</t>"),
+        (None, read_exact(f"0.{'0' * 309}1"), "<t>0.000"),
+        (None, read_exact("0e-310"), "<v>0e-310</v>"),
         ("number", "0.00", "<v>0.00</v>"),
         ("boolean", "maybe", "<t>maybe</t>"),
         ("boolean", 5, "<v>5</v>"),
     ],
 )
-def test_value_at_the_limit_of_its_type_makes_this_cell(kind: str, value: Any, cell: str) -> None:
+def test_value_at_the_limit_of_its_type_makes_this_cell(kind: str | None, value: Any, cell: str) -> None:
     from tidegate.sheets.xlsx_cells import Column, RowWriter
 
     assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}], 1).decode()

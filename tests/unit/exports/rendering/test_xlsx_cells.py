@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl.utils import get_column_letter
 
+from tidegate.sheets.rows import shaped
 from tidegate.sheets.table import ROW_HEAD, SheetTable, keys_of, letters, parse_template
 from tidegate.sheets.values import clean, escape
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
@@ -155,3 +157,18 @@ def test_every_row_and_cell_has_its_reference(name: str, multi_type: str) -> Non
 
 def test_letters_are_those_of_openpyxl() -> None:
     assert [letters(at) for at in range(1, 16385)] == [get_column_letter(at) for at in range(1, 16385)]
+
+
+def test_distinct_long_texts_are_not_kept_in_memory() -> None:
+    """Of remarks with line breaks, and of a column that is mapped."""
+    style = {"map": {"a": "b"}}
+    shape = shaped(SheetTable(parse_template([{"name": "remark", "style": style}])))
+    writer = RowWriter([Column("remark", 1)])
+
+    tracemalloc.start()
+    for number in range(500):
+        writer.xml(shape([{"remark": f"{number}\n{'x' * 15_000}"}]), 1)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert kept < 1_000_000
