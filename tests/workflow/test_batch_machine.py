@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
-from tests.support.patience import idle_clock
+from tests.support.patience import idle_clock, until
 from tests.support.template import ROOT
 from tidegate.batches import Batches
 from tidegate.batches import slice as batch_slice
@@ -186,13 +186,16 @@ def test_paused_request_pauses_its_batch_until_resume(world: BatchWorld) -> None
     batch_id = world.create(world.register(), total=200, rate=50)
     started = world.act(batch_id, "start")
     world.admit()
-    time.sleep(1.5)
+    until(lambda: world.business.calls())
     assert world.http("POST", f"/v1/requests/{started['request_id']}/pause").status == 200
-    time.sleep(2)
-    calls_before = len(world.business.calls())
-    assert 0 < calls_before < 200
-    time.sleep(1)
-    assert len(world.business.calls()) == calls_before
+
+    def made_in_a_second() -> int:
+        before = len(world.business.calls())
+        time.sleep(1)
+        return len(world.business.calls()) - before
+
+    until(lambda: made_in_a_second() == 0)
+    assert 0 < len(world.business.calls()) < 200
     assert world.http("POST", f"/v1/requests/{started['request_id']}/resume").status == 200
     world.admit()
     assert world.ended(batch_id)["status"] == "finished"

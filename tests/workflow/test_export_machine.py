@@ -12,6 +12,7 @@ from pytest_httpserver import HTTPServer
 from tests.support.exports.paged_source import PagedSource, numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import idle_clock
 from tidegate.exports import Exports, steps
 
 
@@ -22,8 +23,8 @@ def world(running_cloud: MotoCloud, httpserver: HTTPServer) -> ExportWorld:
 
 def run_to_end(world: ExportWorld, task_id: str, attempts: int = 1) -> dict[str, Any]:
     """Moves the clock through back-offs and admits the export until it has ended. Returns it."""
-    until = time.monotonic() + 40
-    while time.monotonic() < until:
+    until = idle_clock() + 40
+    while idle_clock() < until:
         world.cloud.clock.advance(31)
         world.cloud.deliver("WakeupsQueue")
         world.cloud.deliver("AdmissionQueue")

@@ -13,6 +13,7 @@ import pytest
 from tests.support.ingest.running import Library
 from tests.support.ingest.sources import FileSource, Hosted, file_source
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import idle_clock
 from tidegate.ingest import download, fetch
 
 
@@ -29,8 +30,8 @@ def library(running_cloud: MotoCloud) -> Library:
 
 def run_to_end(library: Library, request_id: str) -> dict[str, Any]:
     """Delivers messages, and moves the clock through back-offs, until the request has ended. Returns it."""
-    until = time.monotonic() + 40
-    while time.monotonic() < until:
+    until = idle_clock() + 40
+    while idle_clock() < until:
         library.cloud.deliver("WakeupsQueue")
         library.cloud.deliver("AdmissionQueue")
         request = library.request(request_id)

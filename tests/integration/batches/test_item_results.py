@@ -19,7 +19,7 @@ from tests.support.batches.lab import Killed, Lab
 from tests.support.calls import count_calls
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tests.support.patience import idle_clock
+from tests.support.patience import Background, until
 from tidegate.batches import SliceTiming
 from tidegate.batches.items import ItemResults
 from tidegate.batches.model import ASYNC, FINISHED, SKIP, STOPPED, Batch, Carried, OpenItem
@@ -81,6 +81,12 @@ class Business:
             timer.join()
 
 
+@pytest.fixture
+def waits_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner that only waits for results goes on waiting, instead of sleeping for 15 s outside of its function."""
+    monkeypatch.setattr("tidegate.batches.slice._WORTH_SLEEPING", 60.0)
+
+
 @contextmanager
 def business(cloud: MotoCloud, plan: Plan) -> Iterator[Business]:
     lab = Lab(cloud.app.table, "", SliceTiming(lease_seconds=LEASE))
@@ -95,13 +101,6 @@ def started(made: Business, total: int, **more: Any) -> Batch:
     options: dict[str, Any] = {"rate": 100, "ack": ASYNC, "retries": 1, "retry_delay": 0.2, "on_item_failure": SKIP}
     made.batch = made.lab.batch(total, **(options | more))
     return made.batch
-
-
-def until(done: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = idle_clock() + seconds
-    while not done():
-        assert idle_clock() < deadline
-        time.sleep(0.02)
 
 
 def run_to_end(lab: Lab, batch: Batch, runner: int = 0) -> None:
@@ -124,7 +123,7 @@ def test_result_shortly_before_the_time_out_counts(cloud: MotoCloud) -> None:
 def test_result_while_the_batch_is_stopped_counts_after_the_restart(cloud: MotoCloud) -> None:
     with business(cloud, lambda index, attempt: None) as made:
         batch = started(made, 20, item_timeout=8)
-        running = made.lab.in_background(lambda: made.lab.run(batch))
+        running = Background(lambda: made.lab.run(batch))
         until(lambda: len(made.called) == 20)
         made.lab.ask_to_stop(batch)
         running.join(10)
@@ -150,7 +149,7 @@ def killed(made: Business, batch: Batch, when: Callable[[], bool]) -> None:
         with pytest.raises(Killed):
             mortal.run(batch)
 
-    running = made.lab.in_background(run)
+    running = Background(run)
     until(when)
     dead.set()
     running.join(10)
@@ -173,7 +172,7 @@ def test_refused_result_says_why(cloud: MotoCloud) -> None:
     with business(cloud, lambda index, attempt: None) as made:
         batch = started(made, 100, rate=2, item_timeout=2, retries=2, retry_delay=1)
         assert made.post(0, OK) == "item 0 was not called yet: send its result after process_url was called with it"
-        running = made.lab.in_background(lambda: made.lab.run(batch))
+        running = Background(lambda: made.lab.run(batch))
         until(lambda: (0, 1) in made.called)
         assert "was not called yet" in (made.post(50, OK) or "")
         assert made.post(0, OK, 2) == (
@@ -186,7 +185,7 @@ def test_refused_result_says_why(cloud: MotoCloud) -> None:
         assert made.post(0, OK, 1) == "attempt 1 of item 0 is outdated: it has been called again, with attempt 2"
         assert made.post(0, OK, 2) is None
         until(lambda: (1, 2) in made.called)
-        time.sleep(4)
+        until(lambda: made.lab.outcomes.by_index().get(1) == ("failed", 2))
         assert made.post(1, OK) == ("the result of item 1 comes too late: attempt 2 has failed: no result came in time")
         made.lab.ask_to_stop(batch)
         running.join(10)
@@ -205,18 +204,19 @@ def test_result_for_a_call_of_an_older_version_counts(cloud: MotoCloud) -> None:
         progress = replace(acquired[1], carried=Carried(open_items=waiting))
         made.lab.batches.save(batch, acquired[0], progress, 0)
         assert made.post(0, OK) is None
-        running = made.lab.in_background(lambda: run_to_end(made.lab, batch))
+        running = Background(lambda: run_to_end(made.lab, batch))
         until(lambda: made.lab.now(batch)[1].position == 1)
         assert made.post(1, OK, 2) is None
         running.join(60)
         assert (made.lab.now(batch)[1].position, made.called) == (2, {})
 
 
+@pytest.mark.usefixtures("waits_for_results")
 def test_results_are_refused_once_the_business_finished_the_batch(cloud: MotoCloud) -> None:
     finish = OK | {"stop": "finish"}
     with business(cloud, lambda index, attempt: (1.5, finish) if index == 3 else None) as made:
         batch = started(made, 10, item_timeout=30)
-        running = made.lab.in_background(lambda: made.lab.run(batch))
+        running = Background(lambda: made.lab.run(batch))
         until(lambda: len(made.called) == 10)
         taken = [index for index in (0, 1) if made.post(index, OK) is None]
         # Every item is posted again and again while the batch ends.
@@ -267,11 +267,10 @@ def test_accepted_results_count_as_they_said_and_no_others(cloud: MotoCloud, run
                     timer.cancel()
             run_to_end(made.lab, batch, runner)
 
-        noise = made.lab.in_background(post_anything)
-        threads = [made.lab.in_background(partial(run_and_die, runner)) for runner in range(runners)]
+        noise = Background(post_anything)
+        threads = [Background(partial(run_and_die, runner)) for runner in range(runners)]
         for thread in threads:
             thread.join(60)
-            assert not thread.is_alive()
         over.set()
         noise.join(5)
         made.wait()
@@ -287,11 +286,12 @@ def test_accepted_results_count_as_they_said_and_no_others(cloud: MotoCloud, run
         assert any(not taken for posts in made.ledger.values() for _, taken in posts)
 
 
+@pytest.mark.usefixtures("waits_for_results")
 def test_result_costs_one_write_and_shares_the_rest(cloud: MotoCloud) -> None:
     """At a high rate: the API stores each result with one write; the runner does nothing for a single item."""
     with business(cloud, lambda index, attempt: None) as made:
         batch, total = started(made, 300, rate=2000, item_timeout=30), 300
-        running = made.lab.in_background(lambda: made.lab.run(batch))
+        running = Background(lambda: made.lab.run(batch))
         until(lambda: len(made.called) == total)
         results = ItemResults(made.lab.table)
         with count_calls(cloud.app) as calls:

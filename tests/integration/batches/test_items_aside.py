@@ -15,10 +15,10 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tests.support.patience import idle_clock
+from tests.support.patience import Background, idle_clock
 from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, Batch, BatchProgress, Rules
-from tidegate.batches.slice import ENDED
+from tidegate.batches.slice import BUSY, ENDED
 
 OK = {"result": "ok"}
 
@@ -58,7 +58,7 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
 def wait_for(lab: Lab, batch: Batch, wanted: Callable[[BatchProgress], bool], seconds: float = 15) -> BatchProgress:
     deadline = idle_clock() + seconds
     while not wanted(progress := lab.now(batch)[1]):
-        assert idle_clock() < deadline, progress.shown(batch)
+        assert idle_clock() < deadline, progress.view(batch)
         time.sleep(0.05)
     return progress
 
@@ -67,10 +67,10 @@ def test_batch_goes_on_while_one_item_waits_for_retry(lab: Lab, business: Busine
     business.answer = lambda item: {"result": "error"} if (item["index"], item["attempt"]) == (3, 1) else OK
     batch = lab.batch(300, rate=100, retry_delay=8)
     began = time.time()
-    running = lab.in_background(lambda: lab.run(batch))
+    running = Background(lambda: lab.run(batch))
 
     progress = wait_for(lab, batch, lambda one: one.position == 299, seconds=7)
-    shown = progress.shown(batch)
+    shown = progress.view(batch).fields()
     assert (shown["offset"], shown["retrying"], shown["processed"]) == (3, 1, 299)
     # The end is the retry, not what the pace of the last seconds suggests.
     assert progress.eta == pytest.approx(began + 8, abs=1.5)
@@ -91,13 +91,30 @@ def test_batch_goes_on_while_one_call_hangs(lab: Lab, business: Business) -> Non
 
     business.answer = answer
     batch = lab.batch(300, rate=100, item_timeout=30)
-    running = lab.in_background(lambda: lab.run(batch))
-    shown = wait_for(lab, batch, lambda one: one.position == 299).shown(batch)
+    running = Background(lambda: lab.run(batch))
+    shown = wait_for(lab, batch, lambda one: one.position == 299).view(batch).fields()
     assert (shown["offset"], shown["retrying"]) == (3, 0)
     answered.set()
     running.join(20)
     assert lab.now(batch)[0].status == FINISHED
     assert business.called == Counter(range(300))
+
+
+def test_retries_of_hanging_items_leave_calls_for_new_ones(lab: Lab, business: Business) -> None:
+    def answer(item: dict[str, Any]) -> Any:
+        if item["index"] % 20 == 7 and item["index"] < 200:
+            hanging.wait(1.5)
+        return OK
+
+    hanging = threading.Event()
+    business.answer = answer
+    batch = lab.batch(400, rate=100, concurrency=4, item_timeout=1, retries=60, retry_delay=0, on_item_failure="skip")
+    running = Background(lambda: lab.run(batch))
+    wait_for(lab, batch, lambda one: one.position == 390, seconds=40)
+    assert max(business.called.values()) < 30, "ten that hang would have used up their attempts first"
+    hanging.set()
+    running.join(40)
+    assert lab.now(batch)[0].status == FINISHED
 
 
 def test_killed_runner_repeats_a_second_and_loses_no_item_aside(lab: Lab, business: Business) -> None:
@@ -120,7 +137,7 @@ def test_killed_runner_repeats_a_second_and_loses_no_item_aside(lab: Lab, busine
         with pytest.raises(Killed):
             mortal.run(batch)
 
-    dying = lab.in_background(run_until_killed)
+    dying = Background(run_until_killed)
     wait_for(lab, batch, lambda one: one.position > 150 and len(one.window.aside) > 4)
     saved = lab.now(batch)[1]
     killed.set()
@@ -129,8 +146,9 @@ def test_killed_runner_repeats_a_second_and_loses_no_item_aside(lab: Lab, busine
     dying.join(20)
     assert saved.window.first_open == 7
     assert {item.index for item in lab.now(batch)[1].carried.open_items if item.at == 0} >= {9, 59}
-    time.sleep(3.5)
-    assert lab.run(batch) == ENDED
+    while (outcome := lab.run(batch)) == BUSY:
+        time.sleep(0.1)
+    assert outcome == ENDED
     ended, progress = lab.now(batch)
     assert (ended.status, progress.position) == (FINISHED, 600)
     assert sorted(business.called) == list(range(600))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -18,7 +19,7 @@ from tests.support.exports.killing import Killed, killed_at
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches import listing
 from tidegate.batches import slice as slices
-from tidegate.batches.items import listing_of
+from tidegate.batches.items import check_rows, listing_of
 
 BUCKET = "acme-data-1"
 ODD_KEYS = ["in/a+b c.txt", "in/100%25.txt", "in/单据 1.csv", "in/line\nbreak\tx", 'in/"quoted",\\.txt', "in/é&<>?#"]
@@ -153,6 +154,28 @@ def test_long_listing_goes_on_in_the_next_functions(world: BatchWorld, monkeypat
     assert len(parts) == 3
     tried = world.http("POST", f"/v1/batches/{batch_id}/dry-run", {"items": 2})
     assert [item["job_data"]["key"] for item in tried.json()["items"]] == ["in/00000", "in/00001"]
+
+
+def test_calls_after_a_long_listing_end_within_the_functions_time(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function runs 900 s: after 595 s of listing there is no time for an answer that may take 600 s."""
+    put(world, "in/1")
+    source = {"s3_prefix": f"s3://{BUCKET}/in/"}
+    batch_id, request_id = started(world, source, item_timeout=600)
+    passed, really, check = [0.0], time.monotonic, check_rows
+
+    def checks_slowly(*args: Any) -> int:
+        passed[0] += 595
+        return check(*args)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(time, "monotonic", lambda: really() + passed[0])
+        slow.setattr(slices, "check_rows", checks_slowly)
+        answer = world.step(request_id)
+    assert (answer["outcome"], sent(world)) == ("continue", [])
+    assert run(world, batch_id, request_id)["status"] == "finished"
+    assert len(sent(world)) == 1
 
 
 def test_listing_continues_in_a_new_execution(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:

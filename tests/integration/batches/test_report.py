@@ -15,9 +15,10 @@ from tests.support.batches.lab import Lab
 from tests.support.batches.receiver import receiver
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import Background
 from tidegate.aws import keys
 from tidegate.aws.table import update
-from tidegate.batches import batches, rows
+from tidegate.batches import batches, items, rows
 from tidegate.batches.items import DataItems
 from tidegate.batches.model import ItemOutcome, ItemResult
 
@@ -105,6 +106,45 @@ def test_large_report_is_put_together_over_several_calls(world: BatchWorld, monk
     assert [line["index"] for line in lines(world, batch_id)] == list(range(1, 19))
 
 
+def test_upload_of_another_version_is_not_continued(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began the report with other parts, before groups were joined."""
+    monkeypatch.setattr(rows, "_GROUP_BYTES", 5 * 1024 * 1024 + 1)
+    batch_id = world.create(world.register(), report=True, total=1000)
+    for part in range(1, 13):
+        write(world, batch_id, 0, part, 1, part, msg="x" * 1000 * 1000)
+    end(world, batch_id, 12)
+    b = world.cloud.app.batches
+    place: Any = {"Bucket": b.bucket.name, "Key": f"batches/{world.project.id}/{batch_id}/report-000000012.jsonl"}
+    upload = b.s3.create_multipart_upload(**place)["UploadId"]
+    b.s3.upload_part(**place, UploadId=upload, PartNumber=1, Body=b'{"index": 7}\n' * 500_000)
+
+    assert [line["index"] for line in lines(world, batch_id)] == list(range(1, 13))
+
+
+def test_report_of_very_many_parts_needs_several_calls(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow batch writes a small object for each item: no call could read them all."""
+    monkeypatch.setattr(items, "_MOST_PARTS_A_CALL", 10)
+    monkeypatch.setattr(items, "_PARTS_A_GROUP", 5)
+    monkeypatch.setattr(items, "_MERGE_SECONDS", -1.0)
+    batch_id = world.create(world.register(), report=True, runners=2, total=5000)
+    for part in range(1, 24):
+        write(world, batch_id, 0, part, 1, part)
+        write(world, batch_id, 1, part, 2, 1000 + part)
+        write(world, batch_id, 1, part, 1, 2000 + part)
+    end(world, batch_id, 22, 7)
+
+    answers = [ask(world, batch_id) for _ in range(5)]
+
+    assert [answer.status for answer in answers] == [409, 409, 409, 409, 200], (
+        "four groups, and one of the other runner"
+    )
+    assert {answer.json()["code"] for answer in answers[:4]} == {"not_ready"}
+    found = [line["index"] for line in lines(world, batch_id)]
+    assert sorted(found) == [*range(1, 23), *range(1001, 1008)]
+    again = csv.DictReader(text(world, ask(world, batch_id, "csv")).splitlines(keepends=True))
+    assert [int(row["index"]) for row in again] == found
+
+
 def test_batch_without_report_is_refused_with_the_reason(world: BatchWorld) -> None:
     batch_id = world.create(world.register())
     end(world, batch_id)
@@ -127,7 +167,7 @@ def test_killed_runner_reports_each_item_once(cloud: MotoCloud) -> None:
         lab = Lab(cloud.app.table, business.url).faster(lease_seconds=3)
         batch = lab.batch(300, rate=100, report=True)
         mortal, dead = lab.mortal()
-        running = mortal.in_background(lambda: _dies(mortal, batch))
+        running = Background(lambda: _dies(mortal, batch))
         while lab.now(batch)[1].position < 100:
             time.sleep(0.05)
         dead.set()

@@ -14,6 +14,7 @@ from tests.support.batches.receiver import Receiver, receiver
 from tests.support.batches.world import Business
 from tests.support.http_servers import serve
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import Background, until
 from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, STOPPED, Batch
 from tidegate.batches.slice import BUSY, ENDED
@@ -51,12 +52,11 @@ def continue_run(lab: Lab, batch: Batch, runner: int) -> str:
 
 def all_run(lab: Lab, batch: Batch) -> None:
     threads = [
-        lab.in_background(lambda runner=runner: continue_run(lab, batch, runner))  # type: ignore[misc]
+        Background(lambda runner=runner: continue_run(lab, batch, runner))  # type: ignore[misc]
         for runner in range(batch.runners)
     ]
     for thread in threads:
         thread.join(30)
-        assert not thread.is_alive()
 
 
 def answers(result: Callable[[int], dict[str, Any]]) -> Callable[[dict[str, Any]], tuple[int, Any]]:
@@ -130,17 +130,17 @@ def test_two_runners_call_each_item_once_and_share_rate(lab: Lab, fast: Receiver
 
 def test_killed_runner_repeats_only_a_second_of_its_items(lab: Lab, fast: Receiver) -> None:
     batch = lab.batch(1200, rate=300, runners=2)
-    first = lab.in_background(lambda: continue_run(lab, batch, 0))
+    first = Background(lambda: continue_run(lab, batch, 0))
     mortal, dead = lab.mortal()
 
     def run_and_die() -> None:
         with pytest.raises(Killed):
             mortal.run(batch, 1)
 
-    second = lab.in_background(run_and_die)
-    time.sleep(2.5)
+    second = Background(run_and_die)
+    until(lambda: lab.batches.runners(batch)[1].progress.position >= 200)
     dead.set()
-    second.join(5)
+    second.join()
     assert continue_run(lab, batch, 1) == ENDED
     first.join(15)
     ended, progress = lab.now(batch)
@@ -211,8 +211,8 @@ def test_last_runner_gets_the_whole_rate(lab: Lab, fast: Receiver) -> None:
 
 def test_stop_ends_all_runners_with_their_progress(lab: Lab, fast: Receiver) -> None:
     batch = lab.batch(100_000, rate=200, runners=3)
-    threads = [lab.in_background(lambda r=r: continue_run(lab, batch, r)) for r in range(3)]  # type: ignore[misc]
-    time.sleep(1.5)
+    threads = [Background(lambda r=r: continue_run(lab, batch, r)) for r in range(3)]  # type: ignore[misc]
+    until(lambda: lab.now(batch)[1].position >= 100)
     lab.ask_to_stop(batch)
     for thread in threads:
         thread.join(10)

@@ -17,6 +17,7 @@ from standardwebhooks import Webhook
 from tests.support.batches.lab import PROJECT, SECRET, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import Background, idle_clock, until
 from tidegate.batches.model import FINISHED, STOPPED, Verdict
 from tidegate.batches.run_state import SKIP_ADVICE
 from tidegate.batches.slice import ENDED
@@ -41,6 +42,7 @@ class Business:
         item = json.loads(body)
         with self._lock:
             self.calls.append((time.monotonic(), item))
+            self.last_call = idle_clock()
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
             self.concurrent += 1
             self.max_concurrent = max(self.max_concurrent, self.concurrent)
@@ -73,14 +75,14 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
 def test_stop_takes_two_seconds_and_start_continues_there(lab: Lab, business: Business) -> None:
     business.slow = 0.05
     batch = lab.batch(160, rate=40)
-    running = lab.in_background(lambda: lab.run(batch))
-    time.sleep(1.5)
+    running = Background(lambda: lab.run(batch))
+    until(lambda: len(business.calls) >= 40)
     lab.ask_to_stop(batch)
-    asked_at = time.monotonic()
+    asked_at = idle_clock()
     running.join(5)
     stopped, progress = lab.now(batch)
     assert (stopped.status, stopped.stop_reason) == (STOPPED, "enough")
-    assert max(at for at, _ in business.calls) < asked_at + 2
+    assert business.last_call < asked_at + 2
     assert progress.position == len(business.calls)
     assert progress.window.bitmap == b""
     before = len(business.calls)
@@ -97,9 +99,9 @@ def test_slow_business_gets_enough_concurrent_calls_for_rate(lab: Lab, business:
     seconds: list[float] = []
     while len(seconds) < 3 and not any(took < 2 + 0.8 + 1.2 for took in seconds):
         business.calls.clear()
-        started = time.monotonic()
+        started = idle_clock()
         assert lab.run(lab.batch(100, rate=50)) == ENDED
-        seconds.append(time.monotonic() - started)
+        seconds.append(idle_clock() - started)
         assert sorted(business.indexes) == list(range(100))
     assert seconds[-1] < 2 + 0.8 + 1.2, seconds
 
@@ -223,8 +225,8 @@ def test_items_have_their_list_entries_and_logs_are_stored(lab: Lab, business: B
 
 def test_data_changed_during_serial_batch_reach_next_items(lab: Lab, business: Business) -> None:
     batch = lab.batch(4, rate=1, job_data={"v": 1})
-    running = lab.in_background(lambda: lab.run(batch))
-    time.sleep(0.5)
+    running = Background(lambda: lab.run(batch))
+    until(lambda: business.calls)
     line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.data")
     lab.batches.set_job_data(lab.now(batch)[0], {"v": 2}, line)
     running.join(10)

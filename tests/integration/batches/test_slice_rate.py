@@ -15,9 +15,10 @@ from tests.support.batches.lab import PROJECT, Lab
 from tests.support.batches.receiver import Receiver, busiest_second, receiver
 from tests.support.http_servers import serve
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import Background, idle_clock, until
 from tidegate.aws import keys
-from tidegate.batches.model import FINISHED, STOPPED
-from tidegate.batches.slice import ENDED
+from tidegate.batches.model import DAY, FINISHED, RUNNING, STOPPED, PauseWindow, batch_view
+from tidegate.batches.slice import ENDED, SLEEP
 from tidegate.projects.audit import SYSTEM, act
 
 
@@ -39,10 +40,10 @@ def test_1000_items_at_100_per_second_take_10_seconds(lab: Lab, business: Receiv
     while len(seconds) < 3 and not any(took <= 11.0 for took in seconds):
         business.forget()
         batch = lab.batch(1000, rate=100)
-        started = time.monotonic()
+        started, idle_started = time.monotonic(), idle_clock()
         assert lab.run(batch) == ENDED
-        seconds.append(time.monotonic() - started)
-        assert seconds[-1] >= 9.0
+        seconds.append(idle_clock() - idle_started)
+        assert time.monotonic() - started >= 9.0
         calls = business.calls()
         assert sorted(index for _, index, _ in calls) == list(range(1000))
         assert busiest_second([moment for moment, _, _ in calls]) <= 110
@@ -60,10 +61,42 @@ def test_hand_over_between_slices_takes_less_than_a_second(lab: Lab, business: R
     assert max(later - earlier for earlier, later in pairwise(moments)) < 1.0
 
 
+def test_eta_counts_in_the_pauses_to_come(lab: Lab) -> None:
+    """100 s of calls, of which 20 s fit before a pause of two hours; the business takes calls as fast as they come."""
+    began = int(time.time())
+    night = PauseWindow((began + 20) % DAY, (began + 7220) % DAY)
+    batch = lab.batch(1000, rate=10, pause_windows=(night,))
+    running = Background(lambda: lab.run(batch))
+    until(lambda: lab.now(batch)[1].position >= 20)
+    lab.ask_to_stop(batch)
+    eta = lab.now(batch)[1].eta
+    running.join(10)
+    assert eta == pytest.approx(began + 100 + 7200, abs=10)
+
+
+def test_eta_during_a_pause_begins_at_its_end(lab: Lab, business: Receiver) -> None:
+    began = int(time.time())
+    batch = lab.batch(1000, rate=10, pause_windows=(PauseWindow((began - 60) % DAY, (began + 7200) % DAY),))
+    assert lab.slice(batch) == SLEEP
+    assert not business.calls()
+    assert lab.now(batch)[1].eta == pytest.approx(began + 7200 + 100, abs=2)
+
+
+def test_batch_that_ends_after_the_year_9999_has_no_eta(lab: Lab) -> None:
+    batch = lab.batch(10**15, rate=5)
+    running = Background(lambda: lab.run(batch))
+    until(lambda: lab.now(batch)[1].position > 0)
+    lab.ask_to_stop(batch)
+    present, progress = lab.now(batch)
+    running.join(10)
+    shown = batch_view(replace(present, status=RUNNING), progress)["progress"]
+    assert (shown["processed"] > 0, shown.get("eta")) == (True, None)
+
+
 def test_changed_rate_applies_to_running_batch(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(220, rate=10)
-    running = lab.in_background(lambda: lab.run(batch))
-    time.sleep(1.2)
+    running = Background(lambda: lab.run(batch))
+    until(lambda: len(business.calls()) >= 5)
     line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.change")
     lab.batches.patch(lab.now(batch)[0], {"rate": 200}, (), line)
     running.join(10)
@@ -77,8 +110,8 @@ def test_changed_limit_of_failures_stops_running_batch(lab: Lab, limit: dict[str
     with serve(lambda request: request.answer(200, request.body()[:0] + b'{"result": "error"}')) as port:
         lab = replace(lab, url=f"http://127.0.0.1:{port}/")
         batch = lab.batch(500, rate=20, retries=1, on_item_failure="skip")
-        running = lab.in_background(lambda: lab.run(batch))
-        time.sleep(1.2)
+        running = Background(lambda: lab.run(batch))
+        until(lambda: lab.now(batch)[1].errors >= 5)
         line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.change")
         lab.batches.patch(lab.now(batch)[0], limit, (), line)
         running.join(10)

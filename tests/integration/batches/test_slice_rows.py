@@ -36,7 +36,7 @@ def test_new_process_retries_items_beyond_its_indexed_rows() -> None:
         world.business.answers["/process"] = lambda said: (
             (200, {"result": "error"}) if said["attempt"] == 1 and said["index"] in (0, 8) else (200, {"result": "ok"})
         )
-        batch_id, request_id = start_file_batch(world, 60, retry_delay=9)
+        batch_id, request_id = start_file_batch(world, 40, retry_delay=9)
         assert world.step(request_id)["outcome"] == "split"
         while len(world.business.calls()) < 9:
             assert next_slice(world, request_id) == "continue"
@@ -49,8 +49,8 @@ def test_new_process_retries_items_beyond_its_indexed_rows() -> None:
             pass
         shown = world.shown(batch_id)
         calls = world.business.calls()
-    assert (shown["status"], shown["progress"]["succeeded"]) == ("finished", 60)
-    assert {call["index"]: call["job_data"]["n"] for call in calls} == {number: number for number in range(60)}
+    assert (shown["status"], shown["progress"]["succeeded"]) == ("finished", 40)
+    assert {call["index"]: call["job_data"]["n"] for call in calls} == {number: number for number in range(40)}
 
 
 def test_batch_whose_file_was_deleted_stops() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
-from tests.support.patience import idle_clock
+from tests.support.patience import Background, idle_clock, until
 from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, Batch, BatchProgress
 from tidegate.batches.slice import BUSY, ENDED
@@ -61,7 +61,7 @@ def test_killed_runner_repeats_at_most_its_last_second(lab: Lab, business: Recei
         except Killed as error:
             ends.append(error)
 
-    running = lab.in_background(run_and_die)
+    running = Background(run_and_die)
     wait_for_position(500, lab, batch)
     time.sleep(0.5)
     dead.set()
@@ -104,11 +104,11 @@ def test_fenced_runner_cannot_write_or_call(lab: Lab, business: Receiver) -> Non
     stalled = Stalled(lab)
     outcomes: list[str] = []
     first_lab, second_lab = replace(lab, url=business.url + "?first"), replace(lab, url=business.url + "?second")
-    first = lab.in_background(lambda: outcomes.append(first_lab.slice(batch, store=stalled)))
+    first = Background(lambda: outcomes.append(first_lab.slice(batch, store=stalled)))
     wait_for_position(100, lab, batch)
     stalled.frozen.set()
-    second = lab.in_background(lambda: outcomes.append(continue_run(second_lab, batch)))
-    time.sleep(LEASE + 1.5)
+    second = Background(lambda: outcomes.append(continue_run(second_lab, batch)))
+    until(lambda: business.moments("/process?second"))
     stalled.thawed.set()
     first.join(15)
     second.join(30)
@@ -121,10 +121,10 @@ def test_fenced_runner_cannot_write_or_call(lab: Lab, business: Receiver) -> Non
     assert len(business.moments("/process?second")) <= 1500 - 100
 
 
-def test_second_function_is_busy_while_lease_is_valid(lab: Lab) -> None:
+def test_second_function_is_busy_while_lease_is_valid(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(450, rate=RATE)
-    running = lab.in_background(lambda: lab.run(batch))
-    time.sleep(0.5)
+    running = Background(lambda: lab.run(batch))
+    until(business.calls)
     assert lab.slice(batch) == BUSY
     running.join(10)
     assert lab.slice(batch) == ENDED
@@ -135,7 +135,7 @@ def test_slice_that_outlasts_its_lease_keeps_it(lab: Lab, business: Receiver) ->
     batch = lab.batch(90, rate=10)
     outcomes: list[str] = []
     first, other = replace(lab, url=business.url + "?kept"), replace(lab, url=business.url + "?other")
-    running = lab.in_background(lambda: outcomes.append(first.run(batch)))
+    running = Background(lambda: outcomes.append(first.run(batch)))
     wait_for_position(1, lab, batch)
     while running.is_alive():
         other.slice(batch)

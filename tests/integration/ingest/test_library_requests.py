@@ -6,6 +6,7 @@ import hashlib
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import quote
 
 import pytest
 
@@ -288,6 +289,45 @@ def test_bulk_acts_on_all_requests_that_match(library: Library, source: FileSour
     assert {library.request(one)["status"] for one in asked} == {"cancelled"}
     assert bulk(action="cancel").status == 422
     assert bulk(action="prioritize", type="scan").status == 422
+
+
+def test_bulk_ends_the_back_off_of_downloads_after_a_cleared_pause(library: Library, source: FileSource) -> None:
+    source.files |= {"/busy": Hosted(b"b", refusals=[(503, "7200")]), "/a": Hosted(b"a")}
+    asked = [library.ask(source.url("/busy"))["request_id"]]
+    library.run()
+    asked.append(library.ask(source.url("/a"))["request_id"])
+    library.run()
+    assert {library.request(one)["last_wait_reason"] for one in asked} == {"backoff"}
+    origin = source.url("/a").removesuffix("/a")
+    path = f"/v1/host-pauses/{quote(origin.replace('//', ''), safe='')}"
+    assert library.cloud.http("DELETE", path, key=library.project.key).status == 204
+
+    body = {"action": "retry-now", "type": "download"}
+    answer = library.cloud.http("POST", "/v1/requests/bulk", json=body, key=library.project.key)
+
+    assert (answer.status, answer.json()["changed"]) == (200, 2)
+    library.run()
+    assert {library.request(one)["status"] for one in asked} == {"completed"}
+    again = library.cloud.http("POST", "/v1/requests/bulk", json=body, key=library.project.key).json()
+    assert (again["changed"], again["skipped"]) == (0, 2)
+
+
+def test_bulk_starts_no_request_before_the_time_it_was_ordered_for(library: Library, source: FileSource) -> None:
+    source.files |= {"/busy": Hosted(b"b", refusals=[(503, "7200")]), "/tonight": Hosted(b"t")}
+    tonight = library.cloud.clock() + timedelta(hours=2)
+    payload = {"source_url": source.url("/tonight"), "file_path": "/tonight"}
+    ordered = library.submit("download", payload, not_before=tonight.isoformat())["request_id"]
+    busy = library.ask(source.url("/busy"))["request_id"]
+    library.run()
+    assert {library.request(one)["last_wait_reason"] for one in (ordered, busy)} == {"backoff"}
+
+    body = {"action": "retry-now", "status": "pending"}
+    answer = library.cloud.http("POST", "/v1/requests/bulk", json=body, key=library.project.key).json()
+    library.run()
+
+    assert (answer["changed"], answer["skipped"]) == (1, 1)
+    assert (library.request(ordered)["status"], library.request(ordered)["attempts"]) == ("pending", 0)
+    assert library.request(busy)["attempts"] == 2
 
 
 def _subscribed(library: Library, source: FileSource) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -276,6 +277,29 @@ def test_comparison_is_bounded_and_continues_at_the_next_scan(
     assert sorted(rounds[0] + rounds[1] + rounds[2][:1]) == [f"/{name}" for name in names]
 
 
+@pytest.mark.parametrize(("politeness", "apart"), [({}, 0.1), ({"delay_s": 3}, 3)], ids=["default", "as asked for"])
+def test_comparison_keeps_its_pace(
+    library: Library, source: FileSource, monkeypatch: pytest.MonkeyPatch, politeness: dict[str, float], apart: float
+) -> None:
+    names = [f"{number}.bin" for number in range(4)]
+    source.files = {f"/{name}": Hosted(name.encode()) for name in names}
+    source.files["/list"] = Hosted(json.dumps(names).encode(), content_type="application/json")
+    subscription = subscribe(library, source.url("/list"), politeness=politeness)
+    scan(library, subscription)
+    heads(source)
+    now, asked = [1000.0], list[int]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        asked.append(len(source.seen))
+
+    monkeypatch.setattr(library.cloud.app.ingest, "monotonic", lambda: now[0])
+    monkeypatch.setattr("tidegate.ingest.subscriptions.time", SimpleNamespace(sleep=sleep))
+    assert scan(library, subscription)["result"]["compared"] == 4
+    assert now[0] - 1000 == pytest.approx(3 * apart)
+    assert asked == [2, 3, 4], "the list and one file, then one more each time"
+
+
 def test_pause_of_a_host_ends_the_comparison(library: Library, source: FileSource) -> None:
     names = [f"{number}.bin" for number in range(5)]
     source.files = {f"/{name}": Hosted(name.encode()) for name in names}
@@ -448,6 +472,29 @@ def test_retried_download_is_not_queued_again_by_a_scan(library: Library, source
     assert paths(library) == {"/late"}
 
 
+def test_download_of_an_older_version_decides_nothing_about_its_entry(library: Library, source: FileSource) -> None:
+    """Its end forgot the newer version's entry, whose failure then could not be written: it ran for ever."""
+    source.files["/a"] = Hosted(b"a", refusals=[(503, None)] * 2)
+    manifest(source, {"url": "/a", "etag": "1"})
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+    old = next(task["request_id"] for task in tasks(library, subscription) if task["type"] == "download")
+    manifest(source, {"url": "/a", "etag": "2"})
+    scan(library, subscription)
+    waiting = {task["request_id"] for task in tasks(library, subscription) if task["status"] == "pending"}
+    (new,) = waiting - {old}
+    assert library.cloud.http("POST", f"/v1/requests/{old}/cancel", key=library.project.key).status == 200
+    assert scan(library, subscription)["result"].get("queued", 0) == 0
+    del source.files["/a"]
+    library.cloud.clock.advance(3600)
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
+    library.run()
+
+    assert library.request(new)["error"]["code"] == "upstream_not_found"
+    source.files["/a"] = Hosted(b"a")
+    assert scan(library, subscription)["result"]["queued"] == 1
+
+
 def test_downloads_of_a_scan_by_hand_have_its_priority(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a")
     manifest(source, "/a")
@@ -465,9 +512,9 @@ def call(library: Library, method: str, path: str, **more: Any) -> Any:
     return library.cloud.http(method, f"/v1/subscriptions{path}", key=library.project.key, **more)
 
 
-@pytest.mark.parametrize("concurrency", [None, 3])
+@pytest.mark.parametrize(("concurrency", "changed", "runs"), [(None, None, 1), (3, None, 3), (1, 3, 3)])
 def test_subscription_limits_its_parallel_downloads(
-    library: Library, source: FileSource, concurrency: int | None
+    library: Library, source: FileSource, concurrency: int | None, changed: int | None, runs: int
 ) -> None:
     files = [f"/f{number}" for number in range(5)]
     source.files |= {path: Hosted(b"x") for path in files} | {"/list.json": Hosted(json.dumps(files).encode())}
@@ -479,6 +526,9 @@ def test_subscription_limits_its_parallel_downloads(
         key=library.project.key,
     ).json()
     where = f"/v1/subscriptions/{made['subscription_id']}"
+    assert made["concurrency"] == (concurrency or 1)
+    if changed:
+        library.cloud.http("PATCH", where, json={"concurrency": changed}, key=library.project.key)
     library.cloud.http("POST", f"{where}/download", key=library.project.key)
     library.cloud.deliver("AdmissionQueue")
     ((_, scan),) = library._executions()
@@ -490,8 +540,7 @@ def test_subscription_limits_its_parallel_downloads(
         tasks = library.cloud.http("GET", f"{where}/tasks", key=library.project.key).json()["items"]
         return sorted(task["status"] for task in tasks if task["type"] == "download")
 
-    assert made["concurrency"] == (concurrency or 1)
-    assert states().count("running") == (concurrency or 1)
+    assert states().count("running") == runs
     library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
     assert states() == ["completed"] * 5
@@ -618,6 +667,17 @@ def test_invalid_change_is_422(library: Library, source: FileSource, changes: di
     subscription = subscribe(library, source.url("/list.json"))
 
     assert call(library, "PATCH", f"/{subscription}", json=changes).status == 422
+
+
+def test_null_is_refused_for_every_field_that_is_needed(library: Library, source: FileSource) -> None:
+    subscription = subscribe(library, source.url("/list.json"))
+    needed = "name source_url timezone biz_id app_id format include exclude compare recursive on_delete concurrency"
+
+    for name in needed.split():
+        refused = call(library, "PATCH", f"/{subscription}", json={name: None})
+        assert (refused.status, f"{name} cannot be null" in refused.body.decode()) == (422, True), name
+    removed = {"file_path": None, "credentials": None, "politeness": None, "priority": None, "schedule": None}
+    assert call(library, "PATCH", f"/{subscription}", json=removed).status == 200
 
 
 def test_paused_subscription_is_not_scanned_until_resumed(library: Library, source: FileSource) -> None:
@@ -789,6 +849,45 @@ def test_deleted_file_goes_after_seven_days_unless_it_returns(library: Library, 
     assert (again["queued"], again.get("in_trash")) == (0, None)
 
 
+def test_deleted_file_goes_also_if_its_download_was_retried_or_cancelled(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b", "c")
+    late = source.files.pop("/pub/b")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    failed = next(task for task in tasks(library, subscription) if task["status"] == "failed")
+    source.files["/pub/b"] = late
+    retried = library.cloud.http("POST", f"/v1/requests/{failed['request_id']}/retry", key=library.project.key)
+    assert retried.status == 200
+    index(source, "/pub/", "a", "b", "c", note="17-Nov-2026 05:00 1")
+    source.files["/pub/c"].refusals = [(503, None)]
+    scan(library, subscription)
+    waits = next(task for task in tasks(library, subscription) if task["status"] == "pending")
+    path = f"/v1/requests/{waits['request_id']}/cancel"
+    assert library.cloud.http("POST", path, key=library.project.key).status == 200
+    assert paths(library) == {"/pub/a", "/pub/b", "/pub/c"}
+    index(source, "/pub/", "a")
+    assert scan(library, subscription)["result"]["trashed"] == 2
+    library.cloud.clock.advance(8 * 86400)
+
+    assert scan(library, subscription)["result"]["deleted"] == 2
+    assert paths(library) == {"/pub/a"}
+
+
+def test_deleted_file_goes_from_where_it_was_brought(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b")
+    subscription = mirror(library, source, biz_id=1)
+    scan(library, subscription)
+    path = f"/v1/subscriptions/{subscription}"
+    moved = library.cloud.http("PATCH", path, json={"biz_id": 2, "app_id": 3}, key=library.project.key)
+    assert moved.status == 200
+    index(source, "/pub/", "a")
+    scan(library, subscription)
+    library.cloud.clock.advance(8 * 86400)
+
+    assert scan(library, subscription)["result"]["deleted"] == 1
+    assert paths(library) == {"/pub/a"}
+
+
 def test_scan_that_died_after_a_deletion_is_repeated(library: Library, source: FileSource) -> None:
     index(source, "/pub/", "a", "b")
     subscription = mirror(library, source)
@@ -846,6 +945,59 @@ def test_list_that_may_be_wrong_deletes_nothing(library: Library, source: FileSo
     entries = library.cloud.app.ingest.store.seen(library.project.id, subscription).values()
     assert [entry.gone_at for entry in entries] == [0, 0]
     assert paths(library) == {"/pub/a", "/pub/x/b"}
+
+
+def test_deletion_spares_files_that_others_brought(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    other = subscribe(library, source.url("/pub/"))
+    scan(library, other)
+    by_hand = library.ask(source.url("/pub/b"), biz_id=0, app_id=0, file_path="/pub/b")
+    library.run()
+    index(source, "/pub/", "a")
+    assert scan(library, subscription)["result"]["trashed"] == 1
+    library.cloud.clock.advance(8 * 86400)
+
+    assert scan(library, subscription)["result"]["deleted"] == 1
+
+    listed = library.cloud.http("GET", "/v1/files", key=library.project.key, query={"limit": 100}).json()["items"]
+    left = {item["request_id"] for item in listed if item["file_path"] == "/pub/b"}
+    brought = {task["request_id"] for task in tasks(library, other)}
+    assert len(left) == 2
+    assert by_hand["request_id"] in left
+    assert left & brought
+
+
+def test_entry_that_cannot_be_read_holds_deletions_back(library: Library, source: FileSource) -> None:
+    source.files |= {"/a": Hosted(b"a"), "/b": Hosted(b"b")}
+    manifest(source, {"url": "/a"}, {"url": "/b"})
+    subscription = subscribe(library, source.url("/list.json"), on_delete="trash")
+    scan(library, subscription)
+    manifest(source, {"url": "/a"}, {"path": "/b"})
+
+    held = scan(library, subscription)["result"]
+
+    assert (held["skipped"], held["trash_held_back"], held.get("trashed")) == (1, 1, None)
+    assert "1 entry of the list cannot be read" in held["trash_reason"]
+    path = f"/v1/subscriptions/{subscription}/download"
+    asked = library.cloud.http("POST", path, query={"confirm_trash": 1}, key=library.project.key)
+    library.run()
+    assert library.request(asked.json()["request_id"])["result"]["trashed"] == 1
+
+
+def test_folders_that_are_no_longer_read_are_not_gone(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b", "x/")
+    index(source, "/pub/x/", "c")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    path = f"/v1/subscriptions/{subscription}"
+    assert library.cloud.http("PATCH", path, json={"recursive": False}, key=library.project.key).status == 200
+    index(source, "/pub/", "a", "x/")
+
+    assert scan(library, subscription)["result"]["trashed"] == 1
+    seen = library.cloud.app.ingest.store.seen(library.project.id, subscription)
+    assert [url for url, entry in seen.items() if entry.gone_at] == [source.url("/pub/b")]
 
 
 def test_change_to_keep_empties_the_trash(library: Library, source: FileSource) -> None:

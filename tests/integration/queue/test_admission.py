@@ -40,6 +40,39 @@ def test_requests_run_by_priority_then_age(queue: TestQueue) -> None:
     assert order == [2, 1, 3, 0, 4]
 
 
+def test_priority_of_each_kind_of_work_is_that_of_its_request(queue: TestQueue) -> None:
+    def post(path: str, **body: Any) -> dict[str, Any]:
+        answer = queue.cloud.http("POST", path, json=body, key=queue.project.key)
+        assert answer.status < 300, answer.body
+        return dict(answer.json())
+
+    def priorities(kind: str) -> list[int]:
+        items = queue.cloud.app.queue.store.list(queue.project.id, 100, None, type=kind).items
+        return sorted(request.priority for request in items)
+
+    url, place = "http://127.0.0.1:9/", {"biz_id": 1, "app_id": 1, "file_path": "/a"}
+    biz = post("/v1/biz", name="points", process_url=url)["biz_id"]
+    batch = post("/v1/batches", biz_id=biz, name="points", total=1, rate=1, priority=2)["batch_id"]
+    post(f"/v1/batches/{batch}/start")
+    assert priorities("batch") == [2]
+    post("/v1/task", name="orders", source_url=url, priority=9)
+    assert priorities("export") == [9]
+    post("/v1/files", source_url=url, priority=6, **place)
+    post("/v1/requests", type="download", priority=4, payload={"source_url": url, **place})
+    assert priorities("download") == [4, 6]
+    made = post("/v1/subscriptions", name="daily", source_url=url, schedule="rate(1 hour)", priority=7)
+    queue.cloud.clock.advance(3601)
+    queue.cloud.invoke("scan_subscriptions", {})
+    assert priorities("scan") == [7]
+    path = f"/v1/subscriptions/{made['subscription_id']}"
+    assert queue.cloud.http("PATCH", path, json={"priority": 1}, key=queue.project.key).status == 200
+    (scan,) = queue.cloud.app.queue.store.list(queue.project.id, 100, None, type="scan").items
+    assert queue.act(scan, "cancel").status == 200
+    queue.cloud.clock.advance(3601)
+    queue.cloud.invoke("scan_subscriptions", {})
+    assert priorities("scan") == [1, 7]
+
+
 def test_waiting_requests_have_a_reason(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     _first, second = queue.submit(), queue.submit()

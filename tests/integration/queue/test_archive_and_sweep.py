@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
@@ -206,3 +207,16 @@ def test_clean_up_ends_before_its_time_is_over(cloud: MotoCloud, project: Projec
 @pytest.mark.parametrize("day", ["", "yesterday", "2026-13-01"])
 def test_invalid_day_is_422(cloud: MotoCloud, project: Project, day: str) -> None:
     assert cloud.http("GET", "/v1/archive", query={"day": day}, key=project.key).status == 422
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_clean_up_that_fails_raises_its_alarm(
+    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, fails: bool
+) -> None:
+    clean_up = load_function("clean_up")
+    if fails:
+        monkeypatch.setattr(clean_up, "clean", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        cloud.invoke("clean_up", {"source": "aws.events"})
+    [told] = [line for line in capsys.readouterr().out.splitlines() if '"CleanUpStopped":' in line]
+    assert json.loads(told)["CleanUpStopped"] == [1.0 if fails else 0.0]

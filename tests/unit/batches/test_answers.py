@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.batches.items import LONGEST_LINE, MOST_LINES, call_body, read_reply
+from tidegate.batches.items import LONGEST_LINE, MOST_LINES
 from tidegate.batches.model import ItemResult
+from tidegate.batches.workers import call_body, read_reply
 from tidegate.http.model import Reply
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -37,6 +38,11 @@ def test_status_outside_2xx_is_an_error_whatever_the_body(status: int) -> None:
     answer, _ = parsed({"result": "ok"}, status, **{"retry-after": "9"})
     assert answer.result == "error"
     assert answer.retry_after == (9.0 if status in (429, 500, 503) else None)
+
+
+def test_retry_after_of_more_than_a_day_is_taken_for_a_mistake() -> None:
+    assert parsed(b"", 429, **{"retry-after": str(30 * 86400)})[0].retry_after == 86400
+    assert parsed(b"", 503, **{"retry-after": "Fri, 31 Dec 2100 23:59:59 GMT"})[0].retry_after == 86400
 
 
 def test_reason_of_failure_is_msg_or_first_log_line() -> None:

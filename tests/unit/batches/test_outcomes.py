@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from tidegate.batches.items import DataItems, Outcomes, RedrivenItems, SharedItems
 from tidegate.batches.model import RUNNING, STOPPED, Batch, ItemOutcome, ItemResult, Share
-from tidegate.errors import WrongState
+from tidegate.errors import NotReady, WrongState
 
 BATCH = Batch(
     batch_id="bat-1",
@@ -27,18 +29,24 @@ PLAIN = DataItems(lambda: None)
 class Memory:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.reads = 0
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
 
     def get(self, key: str) -> bytes | None:
+        self.reads += 1
         return self.objects.get(key)
 
     def size(self, key: str) -> int | None:
         return len(self.objects[key]) if key in self.objects else None
 
+    def sized(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
+        found = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        return ((key, len(self.objects[key])) for key in found)
+
     def keys(self, prefix: str) -> Iterator[str]:
-        return iter(sorted(key for key in self.objects if key.startswith(prefix)))
+        return (key for key, _ in self.sized(prefix))
 
     def lines(self, key: str) -> Iterator[bytes]:
         return iter(self.objects[key].splitlines())
@@ -130,3 +138,69 @@ def test_redriven_item_beyond_the_indexed_rows_is_not_missing() -> None:
     complete = True
     assert items.position(9) == -1
     assert [SharedItems(items, Share(runner, 2, 1)).position(9) for runner in (0, 1)] == [-1, None]
+
+
+def test_very_many_parts_are_merged_over_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long batch has hundreds of thousands: more than a function can read. Another runner wrote parts meanwhile."""
+    monkeypatch.setattr("tidegate.batches.items._MOST_PARTS_A_CALL", 10)
+    monkeypatch.setattr("tidegate.batches.items._PARTS_A_GROUP", 5, raising=False)
+    memory = Memory()
+    outcomes = outcomes_in(memory)
+    for part in range(1, 24):
+        outcomes.write_part(BATCH, 0, part, 1, [failed(part), failed(7)], PLAIN)
+    outcomes.write_part(BATCH, 0, 22, 2, [ItemOutcome(7, "recovered", 1, ItemResult("ok"))], PLAIN)
+    outcomes.write_part(BATCH, 0, 23, 2, [], PLAIN)
+    for part in range(1, 8):
+        outcomes.write_part(BATCH, 1, part, 3, [failed(100 + part)], PLAIN)
+        outcomes.write_part(BATCH, 1, part, 2, [failed(900 + part)], PLAIN)
+    really = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: really() + 10 * memory.reads)
+    found, refused = list[dict[str, Any]](), 0
+    while not found:
+        before = memory.reads
+        try:
+            found, _ = outcomes.page(BATCH, [22, 7], None, 100, None)
+        except NotReady:
+            refused += 1
+        # One group a call; at the end also the five groups, and what is in none of them: two parts of each runner.
+        assert memory.reads - before <= 5 + 5 + 2 + 2
+    assert refused >= 3
+    recovered = {item["index"] for item in found if item["state"] == "recovered"}
+    assert ({item["index"] for item in found}, recovered) == ({*range(1, 22), *range(101, 108)}, {7})
+    assert [item["index"] for item in found] == sorted(item["index"] for item in found)
+
+
+def test_outcomes_are_merged_without_a_copy_of_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the items of a long batch may have recovered: their lines filled the memory, and the end never came."""
+    memory = Memory()
+    outcomes = outcomes_in(memory)
+    for part in range(1, 101):
+        several = [failed(item * 100 + part, "recovered") for item in range(100)]
+        outcomes.write_part(BATCH, 0, part, 1, several, PLAIN)
+    stored = sum(map(len, memory.objects.values()))
+    indexes = list[int]()
+    monkeypatch.setattr(memory, "get", lambda key: bytes(bytearray(memory.objects[key])))
+    monkeypatch.setattr(memory, "stream", lambda _, portions, __: indexes.extend(map(index_of, portions)))
+    tracemalloc.start()
+    outcomes.merge(BATCH, [100])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert indexes == list(range(1, 10_001))
+    assert peak < 2.5 * stored
+
+
+def index_of(line: bytes) -> int:
+    assert line.endswith(b"}\n")
+    return int(json.loads(line)["index"])
+
+
+def test_outcomes_that_do_not_fit_into_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.batches.items._MOST_MERGED", 200)
+    outcomes = outcomes_in(Memory())
+    outcomes.write_part(BATCH, 0, 1, 1, [failed(1)], PLAIN)
+    assert states_in(outcomes, 1) == {1: "failed"}
+    outcomes.write_part(BATCH, 0, 2, 1, [failed(index) for index in range(2, 9)], PLAIN)
+    with pytest.raises(WrongState, match=r"report: true.* has a report"):
+        outcomes.merge(BATCH, [2])
+    with pytest.raises(WrongState, match="200 can be put together"):
+        states_in(outcomes, 2)

@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from tidegate.batches.model import DAY, ItemResult, PauseWindow, Rules, WindowState, paused_until, seconds_of_day
+from tidegate.batches.model import (
+    DAY,
+    ItemResult,
+    PauseWindow,
+    Rules,
+    WindowState,
+    paused_until,
+    seconds_of_day,
+    time_after_calls,
+)
 from tidegate.batches.run_state import RunState
 
 HOUR = 3600
@@ -24,6 +35,37 @@ def test_adjacent_pause_windows_are_one_pause() -> None:
 def test_pause_windows_that_cover_the_day_do_not_loop() -> None:
     halves = [PauseWindow(0, 12 * HOUR), PauseWindow(12 * HOUR, 0)]
     assert paused_until(halves, 100.0) > 100.0
+
+
+@pytest.mark.parametrize(
+    ("now", "hours", "end"),
+    [
+        (20, 1, 21),
+        (20, 2, 22),
+        (20, 3, 24 + 7),
+        (23, 1, 24 + 7),
+        (8, 16, 24 + 8),
+        (8, 14 + 2 * 16, 2 * 24 + 22),
+        (8, 14 + 100 * 16 + 1, 101 * 24 + 7),
+    ],
+)
+def test_calls_that_meet_pauses_end_later(now: int, hours: int, end: int) -> None:
+    assert time_after_calls([NIGHT], now * HOUR, hours * HOUR) == end * HOUR
+
+
+def test_calls_between_several_pauses_end_as_if_followed_second_by_second() -> None:
+    windows = [NIGHT, PauseWindow(5 * HOUR, 7 * HOUR), PauseWindow(12 * HOUR, 13 * HOUR), PauseWindow(9, 9)]
+    for now, seconds in ((0, 100), (21 * HOUR, 4 * HOUR), (6 * HOUR, 40 * HOUR), (12 * HOUR, 14 * HOUR + 60)):
+        moment, left = float(now), seconds
+        while left:
+            moment, paused = moment + 60, paused_until(windows, moment) > moment
+            left -= 0 if paused else 60 if left >= 60 else left
+        assert time_after_calls(windows, now, seconds) == pytest.approx(moment, abs=60)
+
+
+def test_calls_that_are_always_paused_never_end() -> None:
+    assert time_after_calls([PauseWindow(0, 12 * HOUR), PauseWindow(12 * HOUR, 0)], 0, 1) == inf
+    assert time_after_calls([], 5, 7) == 12
 
 
 @pytest.mark.parametrize("text", ["24:00", "9:00", "09:60", "", "09:00:00"])

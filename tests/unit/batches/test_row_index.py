@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -109,6 +110,12 @@ def rows_or_refusal(read: Callable[[], list[Any]]) -> list[Any] | str:
         return read()
     except Invalid as error:
         return str(error)
+
+
+@pytest.mark.parametrize("range_bytes", [1, 3, 10**6])
+def test_byte_order_mark_is_not_part_of_the_first_ndjson_row(range_bytes: int) -> None:
+    data = codecs.BOM_UTF8 + b'{"a": 1}\n{"a": 2}\n'
+    assert all_rows(data, NDJSON, range_bytes=range_bytes) == [{"a": 1}, {"a": 2}]
 
 
 @given(
@@ -323,6 +330,41 @@ def test_header_that_names_two_columns_alike_is_refused(header: bytes, why: str)
         with pytest.raises(Invalid, match=why):
             read()
     assert first_rows([b"id,\n1,\n"], form, 0, 5) == [{"id": "1", "": ""}]
+
+
+def test_header_of_many_columns_is_compared_once_for_each() -> None:
+    """A row may have 500,000 of them: comparing each with all others would take hours."""
+    compared = 0
+
+    class Name(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    rows_module._header(Name(f"column {number}") for number in range(500))
+
+    assert compared < 500
+
+
+@pytest.mark.parametrize("form", [CSV, NDJSON])
+def test_long_rows_are_read_one_by_one(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand rows of half a megabyte would not fit into a function."""
+    monkeypatch.setattr(rows_module, "_LARGEST_BLOCK", 100_000, raising=False)
+    texts = [f"{number} " + "x" * 10_000 for number in range(300)]
+    lines = [f'"{text}"\n' + "\n" * (number % 2) for number, text in enumerate(texts)]
+    data = "".join(["text\n" if form == CSV else "", *lines]).encode()
+    _, rows = opened(data, form, range_bytes=10**7, chunk=50_000)
+    rows.ensure_indexed(300)
+    expected = [{"text": text} for text in texts] if form == CSV else texts
+    tracemalloc.start()
+    for number in (*range(300), 7):
+        assert rows.row(number) == expected[number]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(data) / 3
 
 
 ROWS = [

@@ -279,6 +279,34 @@ def test_attempt_that_a_dead_runner_opened_is_called_again() -> None:
     assert [(one.state, one.attempts) for one in after.outcomes] == [("recovered", 2)]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_retry_under_way_at_a_crash_keeps_its_attempt(*, asynchronous: bool) -> None:
+    """A business that hangs at its last attempt would otherwise get all attempts again after each crash."""
+    rules = Rules(rate=10, retries=3, retry_delay=1)
+    started = RunState(
+        50,
+        rules,
+        WindowState(0),
+        now=0.0,
+        carried=Carried(open_items=(OpenItem(0, 3, 0.0),)),
+        asynchronous=asynchronous,
+    )
+    for decision in started.to_open(0.0):
+        started.apply(decision, 0.0)
+    assert started.next(0.0) == (ItemCall(0, 3),)
+    crashed = RunState(
+        50,
+        rules,
+        started.window.state(),
+        now=5.0,
+        carried=unpacked(started.carry()),
+        asynchronous=asynchronous,
+    )
+    for decision in crashed.to_open(5.0):
+        crashed.apply(decision, 5.0)
+    assert crashed.next(5.0) == (ItemCall(0, 3),)
+
+
 def test_item_that_stopped_the_batch_gets_new_attempts() -> None:
     state = RunState(1, Rules(rate=100, retries=1), WindowState(0), now=0.0, asynchronous=True)
     assert state.next(0.0) == (ItemCall(0, 1),)
@@ -350,8 +378,8 @@ def test_no_item_is_lost_in_any_order_with_any_crash(total: int, start: int, cha
 
 
 def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[float, ItemResult]]) -> RunState:
-    """Plays `seconds` of a batch without an end, with a worker for each call. `answer` returns after how many seconds
-    which answer comes."""
+    """Plays `seconds` of a batch without an end, with as many workers as its rules allow calls. `answer` returns after
+    how many seconds which answer comes."""
     state, now, calls = (
         RunState(10**9, rules, WindowState(0), 0.0),
         0.0,
@@ -362,6 +390,9 @@ def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[f
         while calls and calls[0][0] <= now:
             _, _, call, said = heapq.heappop(calls)
             state.record(call, said, now)
+        if len(calls) == rules.most_calls:
+            now = calls[0][0]
+            continue
         step = state.next(now)
         assert step is not None
         if isinstance(step, float):
@@ -389,6 +420,14 @@ def test_one_percent_hanging_items_leave_nine_tenths_of_rate() -> None:
     assert state.window.position >= 0.9 * 50 * 400
 
 
+def test_retries_of_hanging_items_leave_new_items_half_of_the_calls() -> None:
+    """An item in a hundred hangs for half a minute: with its four retries, more than the 128 workers of a runner."""
+    rules = Rules(rate=150, retries=5, skip_failed=True, most_calls=128)
+    hangs = (30.0, ItemResult("error", "did not answer within 30 s", down=True))
+    state = called_in(200, rules, lambda call: hangs if call.index % 100 == 7 else (0.05, OK))
+    assert state.window.position >= 0.9 * 150 * 200
+
+
 def test_window_waits_when_as_many_items_are_open_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "MOST_OPEN", 40)
     rules = Rules(rate=10, retry_delay=1000)
@@ -405,11 +444,12 @@ def test_most_open_items_fit_into_one_record() -> None:
     assert len(pack_open(items)) < 380_000
 
 
-@given(st.integers(0, 60), st.integers(0, 2**32))
-def test_items_aside_survive_any_crash_and_count_once(total: int, seed: int) -> None:
-    """The window holds two items, so that most items that fail or take long stand aside. A crash falls back to the
-    last save; what was counted since then is called again, and nothing else."""
-    rules, chance = Rules(rate=0.2, retries=9, retry_delay=60), random.Random(seed)
+@given(st.integers(0, 60), st.integers(0, 2**32), st.sampled_from([None, 1, 2, 5]), st.integers(1, 3))
+def test_items_aside_survive_any_crash_and_count_once(total: int, seed: int, most: int | None, together: int) -> None:
+    """The window holds two or three items, so that most items that fail or take long stand aside. A crash falls back to
+    the last save; what was counted since then is called again, and nothing else."""
+    rules = Rules(rate=0.2, retries=9, retry_delay=60, most_calls=most, items_per_call=together)
+    chance = random.Random(seed)
     state, now = RunState(total, rules, WindowState(0), 0.0), 0.0
     saved = (state.window.state(), state.current_counts, unpacked(state.carry()))
     in_flight: list[ItemCall] = []
@@ -423,8 +463,7 @@ def test_items_aside_survive_any_crash_and_count_once(total: int, seed: int) -> 
             in_flight, done = [], set(done_at_save)
         step = state.next(now)
         if isinstance(step, tuple):
-            assert step[0].index not in done
-            assert step[0].index not in {call.index for call in in_flight}
+            assert not {call.index for call in step} & (done | {call.index for call in in_flight})
             in_flight += step
         elif step is not None:
             now += max(step, 0.1)
@@ -499,6 +538,34 @@ def test_probe_takes_a_new_item_and_not_a_failed_one() -> None:
     assert made[-1][0] < 150
 
 
+def test_business_that_names_a_time_is_not_tested_before_it() -> None:
+    busy = ItemResult("error", "503", retry_after=120.0, down=True)
+    state, now, made = RunState(100, Rules(rate=10, retries=1), WindowState(0), 0.0), 0.0, list[float]()
+    while (step := state.next(now)) is not None:
+        if isinstance(step, tuple):
+            made.append(now)
+            for call in step:
+                state.record(call, busy if now < 200 else OK, now)
+        else:
+            now += max(step, 0.01)
+    first = made[4]
+    assert [round(at - first) for at in made if first < at < 300][:2] == [120, 240], "120 s between two tests"
+    assert (state.verdict, state.current_counts.failed) == (Verdict(FINISHED), 0)
+
+
+def test_business_is_tested_at_least_every_hour() -> None:
+    week = ItemResult("error", "503", retry_after=7 * 86400.0, down=True)
+    state, now = RunState(100, Rules(rate=10), WindowState(0), 0.0), 0.0
+    while not state.outage.since:
+        step = state.next(now)
+        if isinstance(step, tuple):
+            for call in step:
+                state.record(call, week, now)
+        else:
+            now += max(step or 0.01, 0.01)
+    assert state.outage.probe_at == state.outage.since + 3600
+
+
 def test_backoff_grows_to_its_limit_with_jitter() -> None:
     backoff = Backoff(base=2, factor=3, max=50, jitter=0)
     assert [backoff.delay(0, attempt) for attempt in range(1, 6)] == [2, 6, 18, 50, 50]
@@ -507,6 +574,25 @@ def test_backoff_grows_to_its_limit_with_jitter() -> None:
     state = RunState(1, Rules(rate=100, retries=4, backoff=backoff), WindowState(0), 0.0)
     times = [at for at, _ in play(state, {0: ItemResult("error")})]
     assert [round(later - earlier) for earlier, later in pairwise(times)] == [2, 6, 18]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_shorter_delay_acts_on_items_that_wait_already(*, asynchronous: bool) -> None:
+    """At once, or in the slice that begins after the change; a repeated slice does not shorten a Retry-After."""
+    rules = Rules(rate=10, retry_delay=3600, skip_failed=True)
+    waits = [OpenItem(1, 2, 3600.0), OpenItem(2, 3, 50.0)]
+    carried = Carried(open_items=tuple(waits), delays=rules.delays)
+    state = RunState(3, rules, WindowState(3, aside=(1, 2)), 0.0, carried=carried, asynchronous=asynchronous)
+    assert {item.index: item.at for item in state.carry().open_items} == {1: 3600.0, 2: 50.0}
+    state.change_rules(replace(rules, retry_delay=100), 0.0)
+    assert {item.index: item.at for item in state.carry().open_items} == {1: 100.0, 2: 50.0}
+
+    shorter = replace(rules, backoff=Backoff(base=5, factor=4))
+    later = RunState(3, shorter, WindowState(3, aside=(1, 2)), 10.0, carried=carried, asynchronous=asynchronous)
+    assert {item.index: item.at for item in later.carry().open_items} == {1: 15.0, 2: 30.0}
+    assert later.carry().delays == shorter.delays
+    old = RunState(3, shorter, WindowState(3, aside=(1, 2)), 10.0, carried=replace(carried, delays=None))
+    assert {item.index: item.at for item in old.carry().open_items} == {1: 3600.0, 2: 50.0}
 
 
 def test_batch_ends_only_when_all_rows_are_counted() -> None:

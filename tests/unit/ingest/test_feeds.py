@@ -414,6 +414,21 @@ def test_gzip_that_is_a_bomb_or_damaged_is_refused(body: bytes) -> None:
         listing_of(body, "application/gzip", "https://x.example/")
 
 
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("json", json.dumps(["https://files.example/good", *([0] * 10_001)])),
+        ("sums", f"{HASH}  good.iso\n" + "no digest\n" * 10_001),
+        ("sums", f"{HASH}  good.iso\n" + "\n" * 200_000 + "no digest\n"),
+        ("rss", "<rss>" + "<item><enclosure url='http://['/></item>" * 10_001 + "</rss>"),
+    ],
+)
+def test_list_with_too_many_bad_entries_is_refused(format: str, text: str) -> None:
+    """The reasons for millions of them would fill the memory."""
+    with pytest.raises(SourceBroken):
+        read(text, format=format)
+
+
 def test_json_entry_that_cannot_be_read_is_skipped_and_named() -> None:
     listed = ["https://x.example/a", {"name": "no url"}, {"url": "https://x.example/b", "path": 7}, 5, {"url": "/c"}]
     found = listing_of(json.dumps(listed).encode(), "application/json", "https://x.example/list.json")

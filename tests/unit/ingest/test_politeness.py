@@ -50,5 +50,5 @@ def test_bandwidth_is_kept_over_any_ten_seconds() -> None:
 
 
 def test_missing_fields_of_a_payload_are_no_limits() -> None:
-    assert Politeness.of({}) == Politeness()
-    assert Politeness.of({"politeness": {"connections": 1, "delay_s": 2}}) == Politeness(1, None, 2.0)
+    assert Politeness.from_payload({}) == Politeness()
+    assert Politeness.from_payload({"politeness": {"connections": 1, "delay_s": 2}}) == Politeness(1, None, 2.0)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.common.ids import iso
-from tidegate.queue.log import change_of, counts_of, percentile, stats_by_type
-from tidegate.queue.model import Request, Usage
+from tidegate.queue.model import Request, Usage, change_of, counts_of, percentile, stats_by_type
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 

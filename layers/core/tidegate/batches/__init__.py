@@ -61,8 +61,8 @@ class Batches:
     notifier: Notifier
     topic: Topic
     queue: Queue
-    # Why a project may not read this source; None if it may.
-    source_refusal: Callable[[str, Mapping[str, Any]], str | None]
+    # SourceNotGranted unless the project may read this source; the error names the place in the body.
+    require_source: Callable[[str, Mapping[str, Any], Sequence[str]], None]
 
     # --- settings as the steps need them
 

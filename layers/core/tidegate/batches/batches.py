@@ -48,7 +48,8 @@ from tidegate.files.model import READY
 from tidegate.http.model import Limits
 from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.projects.model import Quotas
-from tidegate.queue.model import WAITING, Request, ceiling
+from tidegate.queue.model import PAUSED, WAITING, Request, ceiling
+from tidegate.records import declared
 
 if TYPE_CHECKING:
     from tidegate.batches import Batches
@@ -245,7 +246,7 @@ def _most_runners(b: Batches, quotas: Quotas) -> int:
 
 
 def delete_unstarted(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Called by compensation 30 days after a batch was created. True if it was deleted: nobody has started it."""
+    """Deletes the batch if nobody has started it. Returns whether it did. Compensation calls it after 30 days."""
     batch = b.store.get(project_id, batch_id)
     if batch is None or batch.status != CREATED:
         return False
@@ -361,6 +362,9 @@ def _with_queue(batch: Batch, progress: BatchProgress, request: Request | None) 
     """Adds the state of its request: a started batch may still wait for a slot, and shows why."""
     if request is None:
         return batch_view(batch, progress)
+    if request.status in (*WAITING, PAUSED):
+        # No function works: these are of the time before.
+        progress = replace(progress, eta=None, rate_now=0.0)
     waiting = request.status in WAITING
     queued = {"queue_status": "queued" if waiting else request.status, "channel": request.channel}
     reason = {"last_wait_reason": request.last_wait_reason or "admission"} if waiting else {}
@@ -370,7 +374,8 @@ def _with_queue(batch: Batch, progress: BatchProgress, request: Request | None) 
 def update(b: Batches, project_id: str, batch_id: str, changes: Mapping[str, Any], *, who: str = SYSTEM) -> Batch:
     """Changes the rate and limits of a batch that has not finished, and its data if its state allows that."""
     batch = get(b, project_id, batch_id)
-    if batch.status == FINISHED and set(changes) - {"note"}:
+    always = {each.name for each in declared(Batch).values() if each.f.changes == "always"}
+    if batch.status == FINISHED and set(changes) - always:
         raise WrongState("a finished batch cannot be changed: create a new one, or redrive its failed items")
     sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
     removes = [name for name, value in changes.items() if name in _MAY_BE_UNSET and value is None]
@@ -482,7 +487,7 @@ def add_result(
     auth_code: str | None,
     attempt: int | None = None,
 ) -> None:
-    """Stores the result of one item of an asynchronous batch: it counts. WrongState says why it is refused."""
+    """Stores the result of one item of an asynchronous batch. WrongState says why it is refused."""
     batch = get(b, project_id, batch_id)
     authorize(b, batch, auth_code)
     if batch.ack != ASYNC:
@@ -497,9 +502,6 @@ def add_result(
     elif not b.results.repeats(batch, index, result, attempt):
         raise WrongState("the batch has finished: results are no longer accepted")
 
-
-# --- dry run
-# Sends the first items to the business and returns its answers, without counting them.
 
 MOST_ITEMS = 10
 # The API answers within 29 s.
@@ -517,7 +519,7 @@ def dry_run(b: Batches, batch: Batch, count: int) -> list[dict[str, Any]]:
         for call in slices(entries, batch.items_per_call):
             if time.monotonic() > until - _SECONDS / 2:
                 break
-            answers += [parsed.answer.shown() for parsed in work.dry_call(connection, call)]
+            answers += [parsed.answer.view() for parsed in work.dry_call(connection, call)]
     finally:
         connection.close()
     late = {
@@ -530,9 +532,6 @@ def dry_run(b: Batches, batch: Batch, count: int) -> list[dict[str, Any]]:
         for item, answer in zip(entries, answers, strict=True)
     ]
 
-
-# --- logs
-# Log lines of a batch: added by its business, listed, exported.
 
 MOST_LOGS_EXPORTED = 50_000
 

@@ -226,7 +226,7 @@ def view_at_end(b: Batches, request: Request) -> dict[str, Any]:
     """Returns the batch as it will be when this end is written."""
     batch = b.store.get(request.project_id, request.payload["batch_id"])
     if batch is None:
-        return request.shown()
+        return request.view()
     progress = b.store.progress(batch)
     if request.is_over and batch.request_id == request.request_id and batch.status in ACTIVE:
         result = request.result or {"status": STOPPED, "stop_reason": _reason(batch, request)}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import heapq
 import json
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from io import StringIO
-from itertools import chain
+from io import BytesIO, StringIO
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.aws import keys
@@ -32,8 +34,7 @@ from tidegate.batches.model import (
 from tidegate.batches.rows import RowBucket, Rows
 from tidegate.batches.store import progress_from
 from tidegate.common.ids import iso
-from tidegate.errors import FetchError, LeaseLost, TooManyRequests, WrongState
-from tidegate.http.model import Reply, error_for
+from tidegate.errors import LeaseLost, NotReady, WrongState
 
 if TYPE_CHECKING:
     from tidegate.batches import Batches
@@ -219,8 +220,9 @@ def extent_of(b: Batches, batch: Batch, at: int, *, wait: bool = False) -> Exten
 
 
 def check_rows(b: Batches, batch: Batch) -> int:
-    """Indexes the first rows, or all of a file that needs no indexers: what cannot be read is refused before the
-    first call. Invalid says where. Returns how many functions are to index the others, besides the runners."""
+    """Indexes the first rows, or all rows of a small file. Invalid names a row that cannot be read.
+
+    Returns how many functions are to index the remaining rows, besides the runners."""
     rows = rows_of(b, batch)
     if rows is None:
         return 0
@@ -235,7 +237,7 @@ def index_rows(b: Batches, batch: Batch, indexer: int, may_continue: Callable[[]
 
 
 # --- answers
-# The body of a call to the business, and how its answer is parsed.
+# What the business says about an item, in the answer to a call or as a result of its own.
 
 RESULTS = ("ok", "error", "abandon")
 STOPS = (None, "stop", "finish")
@@ -250,42 +252,10 @@ class ParsedAnswer:
     lines: tuple[tuple[str, str], ...] = ()
 
 
-def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
-    body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
-    if dry_run:
-        body["dry_run"] = True
-    # ASCII with escapes, because a row may contain a lone surrogate, which UTF-8 cannot encode.
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: bool) -> list[ParsedAnswer]:
-    """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
-    error = error_for(reply.status, reply.headers, now)
-    if error is not None:
-        return [failed(error)] * len(indexes)
-    try:
-        answer = reply.json()
-    except ValueError:
-        answer = None
-    if not grouped:
-        return [read_answer(answer)]
-    results = answer.get("results") if isinstance(answer, dict) else None
-    if not isinstance(results, list):
-        return [_invalid_answer(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
-    entries = [entry for entry in results if isinstance(entry, dict)]
-    by_index = {entry["index"]: entry for entry in entries if isinstance(entry.get("index"), int)}
-    if not by_index and len(results) == len(indexes):
-        return [read_answer(entry) for entry in results]
-    return [
-        read_answer(by_index[index]) if index in by_index else _invalid_answer(f"`results` lacks item {index}")
-        for index in indexes
-    ]
-
-
 def read_answer(answer: object) -> ParsedAnswer:
     """Parses the answer for one item. Its `msg`, or else its first log line, is the reason shown to people."""
     if not isinstance(answer, dict) or answer.get("result") not in RESULTS or answer.get("stop") not in STOPS:
-        return _invalid_answer(_EXPECTED)
+        return invalid_answer(_EXPECTED)
     lines = tuple(_lines(answer.get("logs")))
     is_plain = answer["result"] == "ok" and not answer.get("stop")
     reason = answer.get("msg") or (lines[0][1] if lines and not is_plain else "")
@@ -293,13 +263,8 @@ def read_answer(answer: object) -> ParsedAnswer:
     return ParsedAnswer(ItemResult(answer["result"], detail, stop=answer.get("stop")), lines)
 
 
-def _invalid_answer(why: str) -> ParsedAnswer:
+def invalid_answer(why: str) -> ParsedAnswer:
     return ParsedAnswer(ItemResult("error", why))
-
-
-def failed(error: FetchError) -> ParsedAnswer:
-    down = error.retryable and not isinstance(error, TooManyRequests)
-    return ParsedAnswer(ItemResult("error", error.detail, retry_after=error.retry_after, down=down))
 
 
 def _lines(logs: object) -> list[tuple[str, str]]:
@@ -334,6 +299,11 @@ STATES = (FAILED, ABANDONED, RECOVERED)
 RESULTS_LINK_SECONDS = 3600
 # Up to this many parts are merged by an API call while the batch runs; the runner merges them at the end.
 _MOST_PARTS_A_CALL = 2000
+# Of more parts, groups are merged first, in as many calls as that takes: a long batch has hundreds of thousands.
+_PARTS_A_GROUP = 250
+_MERGE_SECONDS = 8.0
+# Bytes of outcomes that are held at once.
+_MOST_MERGED = 400 * 1024 * 1024
 _READERS = 16
 _REPORT_FIELDS = ("index", "state", "attempts", "time", "msg")
 _CSV_HEAD = ",".join(_REPORT_FIELDS).encode() + b"\n"
@@ -384,12 +354,13 @@ class Outcomes:
         self._objects.stream(redriven_items(made), lines(), "application/jsonl")
         return count
 
-    def merge(self, batch: Batch, parts: Parts) -> str:
-        """Writes all outcomes by index to one JSONL object, unless there is one for these parts. Returns its key."""
+    def merge(self, batch: Batch, parts: Parts, seconds: float = _MERGE_SECONDS) -> str:
+        """Writes all outcomes by index to one JSONL object, unless there is one for these parts. Returns its key.
+
+        NotReady if there is not enough time for all of it: the next call goes on where this one ended."""
         key = _merged(batch, parts)
         if self._objects.size(key) is None:
-            lines = (json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in self._gather(batch, parts))
-            self._objects.stream(key, lines, "application/jsonl")
+            self._objects.stream(key, self._gather(batch, parts, seconds), "application/jsonl")
         return key
 
     def link(self, batch: Batch, parts: Parts) -> tuple[str, str]:
@@ -410,13 +381,13 @@ class Outcomes:
 
         NotReady if there is not enough time for all of it: the next call goes on where this one ended."""
         name = f"{batch.batch_id}-report.{form}"
-        key = f"{_folder(batch)}report-{sum(parts):09d}.{form}"
+        # Named by the groups, too: an upload that another version began, without them, has other bytes in its parts.
+        key = f"{_folder(batch)}report-{sum(parts):09d}-{_PARTS_A_GROUP}.{form}"
         if self._objects.size(key) is None:
             head = _CSV_HEAD if form == "csv" else b""
             rows = _as_csv if form == "csv" else lambda text: text
-            found = [self._objects.sizes(_report(batch, runner)) if count else {} for runner, count in enumerate(parts)]
-            valid = [_valid(sizes, count) for sizes, count in zip(found, parts, strict=True)]
-            self._objects.assemble(key, list(chain.from_iterable(valid)), head, rows, _CONTENT_TYPES[form])
+            found = self._grouped(batch, parts, "report", _report, self._read, _MERGE_SECONDS)
+            self._objects.assemble(key, found, head, rows, _CONTENT_TYPES[form])
         return self._objects.link(key, RESULTS_LINK_SECONDS, name), name
 
     def _refuse_too_many(self, batch: Batch, parts: Parts) -> None:
@@ -436,37 +407,81 @@ class Outcomes:
         if sum(parts) > _MOST_PARTS_A_CALL:
             self.merge(batch, parts)
         elif self._objects.size(key) is None:
-            return self._gather(batch, parts)
+            return map(json.loads, self._gather(batch, parts))
         return (json.loads(line) for line in self._objects.lines(key))
 
-    def _gather(self, batch: Batch, parts: Parts) -> list[dict[str, Any]]:
-        """Returns the last outcome of each item: an item that failed may have succeeded in a later run."""
+    def _gather(self, batch: Batch, parts: Parts, seconds: float = _MERGE_SECONDS) -> Iterator[bytes]:
+        """Returns the lines of all outcomes, by index. NotReady if there is not enough time for all of them."""
+        return self._last(self._grouped(batch, parts, "outcome", _parts, self._last, seconds))
+
+    def _grouped(
+        self,
+        batch: Batch,
+        parts: Parts,
+        kind: str,
+        folder_of: Callable[[Batch, int], str],
+        join: Callable[[Sequence[tuple[str, int]]], Iterable[bytes]],
+        seconds: float,
+    ) -> list[tuple[str, int]]:
+        """Returns (key, size) of the objects that have all of these parts.
+
+        Of very many, each full group is joined in one object first, if it is not yet: its parts do not change any more.
+        NotReady if there is not enough time for all groups: the next call goes on where this one ended."""
+        found, until, made = list[tuple[str, int]](), time.monotonic() + seconds, 0
+        for runner, count in enumerate(parts):
+            source, target = folder_of(batch, runner), f"{_folder(batch)}{kind}-groups-{runner:02d}/"
+            groups = count // _PARTS_A_GROUP if sum(parts) > _MOST_PARTS_A_CALL else 0
+            sizes = dict(self._objects.sized(target)) if groups else {}
+            for number in range(groups):
+                key = f"{target}{number:06d}-{_PARTS_A_GROUP}.jsonl"
+                if key not in sizes:
+                    if made and time.monotonic() > until:
+                        raise NotReady(f"the {kind}s are being put together: ask again", retry_after=1)
+                    first = number * _PARTS_A_GROUP
+                    data = b"".join(join(self._between(source, first, first + _PARTS_A_GROUP)))
+                    self._objects.put(key, data)
+                    sizes[key], made = len(data), made + 1
+                found.append((key, sizes[key]))
+            found += self._between(source, groups * _PARTS_A_GROUP, count)
+        return found
+
+    def _last(self, found: Sequence[tuple[str, int]]) -> Iterator[bytes]:
+        """Yields the last line of each item, by index: an item that failed may have succeeded in a later run.
+
+        Holds the objects, given with their sizes, as they are: as lines they would take several times the memory."""
+        if (size := sum(size for _, size in found)) > _MOST_MERGED:
+            raise WrongState(
+                f"the outcomes have {size:,} bytes, and {_MOST_MERGED:,} can be put together at most: a batch that is "
+                "created with `report: true` has a report of any number of items"
+            )
+        # The lines of each object are in order.
+        for _, of_item in groupby(heapq.merge(*map(BytesIO, self._read(found)), key=_index), _index):
+            *_, line = of_item
+            yield line
+
+    def _read(self, found: Sequence[tuple[str, int]]) -> list[bytes]:
         with ThreadPoolExecutor(_READERS, thread_name_prefix="outcomes") as pool:
-            texts = pool.map(self._objects.get, self._valid_parts(batch, parts))
-            last = {line["index"]: line for text in texts for line in map(json.loads, (text or b"").splitlines())}
-        return [last[index] for index in sorted(last)]
+            return [text or b"" for text in pool.map(self._objects.get, [key for key, _ in found])]
 
-    def _valid_parts(self, batch: Batch, parts: Parts) -> list[str]:
-        return [key for runner, count in enumerate(parts) if count for key in self._parts_of(batch, runner, count)]
-
-    def _parts_of(self, batch: Batch, runner: int, count: int) -> list[str]:
-        found = self._objects.keys(_parts(batch, runner))
-        return [key for key, _ in _valid(dict.fromkeys(found, 0), count)]
+    def _between(self, folder: str, low: int, high: int) -> list[tuple[str, int]]:
+        """Returns (key, size) of the valid parts in a folder with numbers above `low`, up to `high`."""
+        # The tilde sorts after any fencing token.
+        listed = self._objects.sized(folder, after=f"{folder}{low:09d}~") if high > low else ()
+        # Keys are listed in order, so the highest fencing token of a part comes last.
+        return list({_number(one[0]): one for one in takewhile(lambda one: _number(one[0]) <= high, listed)}.values())
 
 
 def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
     fields = items.fields(outcome.index)
     data = {name: fields[name] for name in ("job_data", "batch_data") if name in fields}
     index = items.index(outcome.index)
-    line = {"index": index, "state": outcome.state, "attempts": outcome.attempts, "answer": outcome.answer.shown()}
+    line = {"index": index, "state": outcome.state, "attempts": outcome.attempts, "answer": outcome.answer.view()}
     return line | data
 
 
-def _valid(sizes: Mapping[str, int], count: int) -> list[tuple[str, int]]:
-    """Returns (key, size) of the valid parts of one runner, in their order."""
-    # Keys are listed in order, so the highest fencing token of a part comes last.
-    chosen = {int(key.rpartition("/")[2].partition("-")[0]): (key, size) for key, size in sizes.items()}
-    return [chosen[part] for part in sorted(chosen) if part <= count]
+def _index(line: bytes) -> int:
+    """Five times as fast as parsing the line: there may be millions of them."""
+    return int(line[len(b'{"index":') : line.index(b",")])
 
 
 def _report_line(outcome: ItemOutcome, index: int) -> str:
@@ -501,6 +516,10 @@ def _parts(batch: Batch, runner: int) -> str:
 
 def _report(batch: Batch, runner: int) -> str:
     return f"{_folder(batch)}report-{runner:02d}/"
+
+
+def _number(key: str) -> int:
+    return int(key.rpartition("/")[2].partition("-")[0])
 
 
 def _merged(batch: Batch, parts: Parts) -> str:
@@ -587,7 +606,7 @@ class ItemResults:
         return record is not None and int(record["fence"]) > 0
 
     def _refuse_late(self, batch: Batch, index: int, place: int, now: float) -> None:
-        """While the batch is stopped, no runner decides that a result is too late."""
+        """Refuses a result of a stopped batch that comes after its time-out, which no runner checks then."""
         runner = batch.share(0).owner(place)
         position = batch.share(runner).below(place)
         item = self._table.get(keys.batch_progress(batch.project_id, batch.batch_id, runner), consistent=True)
@@ -596,7 +615,7 @@ class ItemResults:
                 raise WrongState(f"the result of item {index} comes too late: its item_timeout has passed")
 
     def reach(self, batch: Batch, runner: int, position: int) -> None:
-        """Stores, before the calls, that items below this position may be called: only then are results accepted."""
+        """Stores that items below this position are called from now on: results of later items are refused."""
         key = keys.batch_called(batch.project_id, batch.batch_id, runner)
         condition = "attribute_not_exists(#pk) OR #reach < :position"
         self._table.try_write(update(key, {"reach": position}, condition=condition, position=position))
@@ -605,7 +624,7 @@ class ItemResults:
         self, batch: Batch, items: Items, first: int, since: float | None
     ) -> Iterator[tuple[Decision, ParsedAnswer | None]]:
         """Yields what is stored about the calls of this runner's items, from index `first` on: all of it, or what was
-        stored after `since`. With a decision comes the answer as the business sent it, or None for one of a runner."""
+        stored after `since`. Each comes with the answer as the business sent it; None if a runner stored it."""
         options: dict[str, Any] = {"sk_between": keys.batch_results_from(first), "consistent": True}
         if since is not None:
             options |= {"where": "attribute_not_exists(#stored_at) OR #stored_at > :since", "since": since}
@@ -627,7 +646,7 @@ class ItemResults:
     def decide(
         self, batch: Batch, runner: int, fence: int, decisions: Iterable[Decision], items: Items, now: float
     ) -> list[tuple[Decision, ParsedAnswer | None]]:
-        """Stores how these calls ended. Returns for each what counts: a result that was stored before comes instead."""
+        """Stores how these calls ended. Returns what counts for each: the result that was stored first."""
         counted: list[tuple[Decision, ParsedAnswer | None]] = []
         waiting = list(decisions)
         while waiting:
@@ -658,7 +677,7 @@ class ItemResults:
         return opened
 
     def _transact(self, batch: Batch, runner: int, fence: int, writes: list[Write]) -> Mapping[int, Any] | None:
-        """Performs the writes, and returns None; or writes nothing, and returns the items that kept some from it."""
+        """Performs all writes and returns None; or none, and returns the items that did not meet a condition."""
         holder = keys.batch_progress(batch.project_id, batch.batch_id, runner)
         try:
             self._table.transact([*writes, check(holder, "#fence = :fence", fence=fence)], returns_met=True)
@@ -671,7 +690,7 @@ class ItemResults:
 
 def _decide(batch: Batch, one: Decision, items: Items, now: float) -> Write:
     index = items.index(one.index)
-    answer = one.answer.shown() if one.answer else {}
+    answer = one.answer.view() if one.answer else {}
     sets = {"index": index, "number": one.number, "attempt": one.attempt, "by_runner": True, "text": json.dumps(answer)}
     sets |= {"stored_at": now, "expires_at": int(now) + _KEPT_SECONDS, "ended": None if one.attempt else True}
     key = keys.batch_result(batch.project_id, batch.batch_id, index)

@@ -21,7 +21,7 @@ from tidegate.aws.table import code_of, status_of
 from tidegate.batches.model import Batch, RowSource, bucket_and_key
 from tidegate.batches.rows import LISTING_END, RowBucket, csv_records, unpacked
 from tidegate.common.ids import iso
-from tidegate.errors import Invalid, SourceNotGranted
+from tidegate.errors import Invalid
 
 if TYPE_CHECKING:
     from tidegate.batches import Batches
@@ -39,9 +39,7 @@ _LINES_AT_ONCE = 1000
 def check_grant(b: Batches, project_id: str, place: str, *, prefix: bool) -> None:
     """Raises SourceNotGranted unless the operator and the project's `read_from` allow all of this to be read."""
     bucket, key = bucket_and_key(place)
-    detail = b.source_refusal(project_id, {"s3": {"bucket": bucket, "prefix" if prefix else "key": key}})
-    if detail is not None:
-        raise SourceNotGranted(detail, errors=[{"loc": ["body", "source"], "msg": detail}])
+    b.require_source(project_id, {"s3": {"bucket": bucket, "prefix" if prefix else "key": key}}, ["source"])
 
 
 def is_listed(b: Batches, folder: str) -> bool:
@@ -65,7 +63,7 @@ def _part_key(folder: str, number: int) -> str:
 
 
 def _part_sizes(objects: RowBucket, folder: str) -> list[int]:
-    return [size for key, size in objects.sizes(folder).items() if key.endswith(".ndjson")]
+    return [size for key, size in objects.sized(folder) if key.endswith(".ndjson")]
 
 
 def _store_end(b: Batches, folder: str, sizes: list[int]) -> bool:

@@ -16,15 +16,15 @@ from tidegate.common.ids import iso
 from tidegate.errors import WrongState
 from tidegate.records import F, Priority, Text, Url, view_of
 
-# --- pause windows
-# Times of day at which a batch makes no calls.
-
 DAY = 24 * 3600
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 
 
 class PauseWindow(NamedTuple):
-    """Seconds since midnight UTC. A window that ends before it starts continues past midnight."""
+    """Times of day at which a batch makes no calls.
+
+    Seconds since midnight UTC. A window that ends before it starts continues past midnight.
+    """
 
     start: int
     end: int
@@ -52,6 +52,29 @@ def paused_until(windows: Sequence[PauseWindow], now: float) -> float:
             break
         until = moved
     return until
+
+
+def time_after_calls(windows: Sequence[PauseWindow], now: float, seconds: float) -> float:
+    """Returns when `seconds` of calls are over that begin now, outside all windows; inf if there is no such time."""
+    begin = at = paused_until(windows, now)
+    # The times for calls within a day, which repeat: (from, seconds).
+    spans = list[tuple[float, float]]()
+    while at < begin + DAY:
+        pauses = (at + (window.start - at) % DAY for window in windows if window.start != window.end)
+        until = min([begin + DAY, *pauses])
+        spans.append((at, until - at))
+        at = max(paused_until(windows, until), until)
+    of_a_day = sum(length for _, length in spans)
+    if not of_a_day:
+        return math.inf
+    days = max(0, math.ceil(seconds / of_a_day) - 1)
+    left = seconds - days * of_a_day
+    for begun, length in spans:
+        at = begun + days * DAY + left
+        if left <= length:
+            break
+        left -= length
+    return at
 
 
 def _end(window: PauseWindow, now: float) -> float:
@@ -135,7 +158,7 @@ class ItemResult:
     # There was no answer: no connection, a time-out, or a status from 500 on.
     down: bool = False
 
-    def shown(self) -> dict[str, Any]:
+    def view(self) -> dict[str, Any]:
         fields = {"result": self.result, "msg": self.detail, "stop": self.stop}
         return {name: value for name, value in fields.items() if value}
 
@@ -218,6 +241,8 @@ class Carried:
     # their outcome becomes `recovered`.
     reopened: Mapping[int, int] = field(default_factory=dict)
     outage: Outage = NO_OUTAGE
+    # The delays by which items wait for their retry (`Rules.delays`). None: of an older version.
+    delays: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +267,8 @@ class Rules:
     item_seconds: float = WINDOW_SECONDS
     # How many items may be called and unanswered at once; None: as many as the window holds.
     most_open: int | None = None
+    # How many calls may be under way at once; None: any number.
+    most_calls: int | None = None
     pause_windows: tuple[PauseWindow, ...] = ()
 
     @property
@@ -249,6 +276,13 @@ class Rules:
         """Large enough for calls that take `item_seconds` at the full rate."""
         wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
         return max(1, self.items_per_call, min(MOST_OPEN, wanted))
+
+    @property
+    def delays(self) -> str:
+        """Differs for rules with other delays."""
+        backoff = self.backoff
+        numbers = [backoff.base, backoff.factor, backoff.max, backoff.jitter] if backoff else [self.retry_delay]
+        return " ".join(f"{number:g}" for number in numbers)
 
     def delay(self, index: int, attempt: int) -> float:
         """Returns how many seconds after this attempt the next one is due."""
@@ -514,7 +548,7 @@ class BatchItems(BatchOptions):
         ),
     ] = None
     start_index: Annotated[Index, F("index of the first item")] = 0
-    note: Annotated[str | None, F("a remark for people; the console finds it", max_length=500, changes=True)] = None
+    note: Annotated[str | None, F("a remark for people; the console finds it", max_length=500, changes="always")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -621,7 +655,7 @@ class BatchLogLine:
 
 
 def in_order(lines: Sequence[BatchLogLine]) -> list[BatchLogLine]:
-    """Returns the lines with ids that list them in this order: those of one moment would be listed by chance."""
+    """Returns the lines with their ids exchanged so that lists have them in this order, also those of one moment."""
     ids = sorted(line.log_id for line in lines)
     return [replace(line, log_id=log_id) for line, log_id in zip(lines, ids, strict=True)]
 
@@ -661,6 +695,28 @@ class WindowState:
 # The progress of a batch: of each runner, as stored, and of all runners together.
 
 
+class ProgressView(NamedTuple):
+    """How far a batch is, as callers see it."""
+
+    processed: Annotated[int, F("items that are done, whatever their result")]
+    total: Annotated[int | None, F("total number of items")]
+    percent: Annotated[float | None, F("progress in percent, 0 to 100")]
+    errors: Annotated[int, F("items that did not succeed")]
+    succeeded: Annotated[int, F("items that succeeded")]
+    failed: Annotated[int, F("how many failed")]
+    abandoned: Annotated[int, F("items that the business gave up (`abandon`)")]
+    failed_calls: Annotated[int, F("failed calls of process_url, including retried ones")]
+    retrying: Annotated[int, F("items that wait for a retry")]
+    awaiting: Annotated[int, F("items whose asynchronous result has not been reported yet")]
+    rate_now: Annotated[float, F("current number of items per second")]
+    offset: Annotated[int, F("all items below this index are done")]
+    eta: Annotated[str | None, F("when the batch will be finished at the current rate")]
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON. An unknown total is null; `eta` is left out if there is none."""
+        return {name: value for name, value in self._asdict().items() if name != "eta" or value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
     """What a runner saves each second, and the next slice continues from."""
@@ -695,27 +751,25 @@ class BatchProgress:
     def business_is_down(self) -> bool:
         return self.verdict is None and self.carried.outage.since > 0
 
-    def shown(self, batch: Batch) -> dict[str, Any]:
+    def view(self, batch: Batch) -> ProgressView:
         total, done = batch.total, self.position - batch.start_index
-        percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
         open_items = self.carried.open_items
-        fields: dict[str, Any] = {
-            "processed": self.position,
-            "total": total,
-            "percent": percent,
-            "errors": self.errors,
-            "succeeded": done - self.errors,
-            "failed": self.counts.failed,
-            "abandoned": self.counts.abandoned,
-            "failed_calls": self.counts.failed_calls,
-            "retrying": sum(1 for item in open_items if item.at and not item.awaiting),
-            "awaiting": sum(1 for item in open_items if item.awaiting),
-            "rate_now": self.rate_now,
-            "offset": self.window.first_open if self.first_open is None else self.first_open,
-        }
-        if self.eta is not None and batch.status == RUNNING:
-            fields["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
-        return fields
+        has_eta = self.eta is not None and batch.status == RUNNING
+        return ProgressView(
+            processed=self.position,
+            total=total,
+            percent=None if total is None else round(100 * self.position / total, 2) if total else 100.0,
+            errors=self.errors,
+            succeeded=done - self.errors,
+            failed=self.counts.failed,
+            abandoned=self.counts.abandoned,
+            failed_calls=self.counts.failed_calls,
+            retrying=sum(1 for item in open_items if item.at and not item.awaiting),
+            awaiting=sum(1 for item in open_items if item.awaiting),
+            rate_now=self.rate_now,
+            offset=self.window.first_open if self.first_open is None else self.first_open,
+            eta=iso(datetime.fromtimestamp(self.eta or 0, UTC)) if has_eta else None,
+        )
 
 
 BUSINESS_DOWN = "business_down"
@@ -723,7 +777,7 @@ BUSINESS_DOWN = "business_down"
 
 def batch_view(batch: Batch, progress: BatchProgress) -> dict[str, Any]:
     """Returns the batch as callers and callbacks see it."""
-    view = view_of(batch) | {"progress": progress.shown(batch)}
+    view = view_of(batch) | {"progress": progress.view(batch).fields()}
     if batch.status == RUNNING and progress.business_is_down:
         view["waiting"] = BUSINESS_DOWN
     return {name: value for name, value in view.items() if value != []}
@@ -752,7 +806,9 @@ def combined(batch: Batch, runners: Sequence[BatchProgress]) -> BatchProgress:
     if len(runners) == 1:
         return runners[0]
     counts = [one.counts for one in runners]
-    etas = [one.eta for one in runners if one.eta is not None]
+    # Unknown as long as that of one runner is: its business is down, or it has not begun.
+    etas = [math.inf if one.eta is None else one.eta for one in runners if one.verdict is None]
+    eta = max(etas, default=math.inf)
     offsets = [batch.share(runner).index(one.window.first_open) for runner, one in enumerate(runners)]
     return BatchProgress(
         WindowState(sum(one.position for one in runners)),
@@ -766,7 +822,7 @@ def combined(batch: Batch, runners: Sequence[BatchProgress]) -> BatchProgress:
             open_items=tuple(item for one in runners for item in one.carried.open_items),
             outage=max((one.carried.outage for one in runners), key=lambda outage: outage.since),
         ),
-        eta=max(etas, default=None),
+        eta=None if eta == math.inf else eta,
         last_milestone=max(one.last_milestone for one in runners),
         first_open=min(*offsets, batch.total) if batch.total is not None else min(offsets),
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.aws.s3 import CHUNK, Bucket, S3Sink
 from tidegate.batches.model import BLOCK_ITEMS, GZIP, UTF8, UTF16, RowSource, RowText
@@ -46,7 +46,6 @@ _CODECS = {
     "shift_jis": "cp932",
     "windows-1252": "cp1252",
 }
-ENCODINGS = (*_CODECS, UTF16)
 _MARKS = {b"\xef\xbb\xbf": UTF8, b"\xff\xfe": UTF16, b"\xfe\xff": UTF16, b"\x84\x31\x95\x33": "gb18030"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _LINE_END = {CSV: re.compile(rb"\r\n|\r|\n"), NDJSON: re.compile(rb"\n")}
@@ -59,7 +58,7 @@ def format_of(file_name: str) -> str | None:
 
 
 class _Undecodable(Exception):
-    """`line` and `column` count from 1; `line` from where the reading began."""
+    """A byte that the encoding does not have, by line and column, from 1. Lines count from where reading began."""
 
     def __init__(self, line: int, column: int, encoding: str) -> None:
         super().__init__()
@@ -172,9 +171,10 @@ def count_lines(chunks: Iterable[bytes], row_format: str) -> int:
     return count
 
 
-def parse_block(form: RowText, columns: tuple[str, ...], data: bytes) -> list[Any]:
-    """Returns the rows of one block: objects with the names of the CSV header, or the values of the NDJSON lines."""
-    records = (record for _, record in _records([data], form, first=None) if record is not None)
+def parse_block(form: RowText, columns: tuple[str, ...], data: bytes, first: int) -> list[Any]:
+    """Returns the rows of one block, which begins at `first`: objects with the names of the CSV header, or the values
+    of the NDJSON lines."""
+    records = (record for _, record in _records([data], form, first) if record is not None)
     return [_json(record) if form.format == NDJSON else _row(columns, record) for record in records]
 
 
@@ -197,9 +197,9 @@ def _first(chunks: Iterable[bytes], form: RowText, start: int, count: int) -> tu
 
 def _header(names: Iterable[str]) -> tuple[str, ...]:
     """Raises Invalid if a name would stand for two values of a row."""
-    columns = tuple(names)
+    columns, places = tuple(names), dict[str, int]()
     for place, name in enumerate(columns):
-        if (first := columns.index(name)) < place:
+        if (first := places.setdefault(name, place)) < place:
             said = f"names the column {name!r} twice" if name else "has two columns without a name"
             where = f"columns {first + 1} and {place + 1}"
             raise Invalid(f"the header row (line 1, {where}) {said}: give every column its own name")
@@ -219,7 +219,7 @@ def _json(line: str) -> Any:
         return line.rstrip("\r\n")
 
 
-def _records(chunks: Iterable[bytes], form: RowText, first: int | None = 0) -> Iterator[tuple[int, Any]]:
+def _records(chunks: Iterable[bytes], form: RowText, first: int = 0) -> Iterator[tuple[int, Any]]:
     """Yields (end offset, content) of each record; the content of a blank one is None. The chunks begin at `first`.
 
     Counting and parsing both use this reader: two readers that treat quotes differently would lose rows.
@@ -231,11 +231,11 @@ def _records(chunks: Iterable[bytes], form: RowText, first: int | None = 0) -> I
 class _RecordReader:
     """Decodes line by line, and counts the bytes of each record."""
 
-    def __init__(self, chunks: Iterable[bytes], form: RowText, first: int | None) -> None:
+    def __init__(self, chunks: Iterable[bytes], form: RowText, first: int) -> None:
         self._chunks = chunks
         self._form = form
         self._codec = _CODECS[form.encoding]
-        self._position = first or 0
+        self._position = first
         self._at_file_start = first == 0
         self._line = 0
         self._record = 0
@@ -351,14 +351,15 @@ class RowBucket:
         found = self._bucket.head(key)
         return found.size if found else None
 
-    def keys(self, prefix: str) -> Iterator[str]:
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix):
-            yield from (entry["Key"] for entry in page.get("Contents", []))
+    def sized(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
+        """Yields (key, size) of the objects, in order."""
+        begin: Any = {"StartAfter": after} if after else {}
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix, **begin)
+        for page in pages:
+            yield from ((entry["Key"], entry["Size"]) for entry in page.get("Contents", []))
 
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """Returns the sizes of the objects by their keys, in order."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix)
-        return {entry["Key"]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
+    def keys(self, prefix: str) -> Iterator[str]:
+        return (key for key, _ in self.sized(prefix))
 
     def assemble(
         self,
@@ -377,10 +378,7 @@ class RowBucket:
         if len(groups) <= 1:
             names = [name for name, _ in portions]
             self._client.put_object(
-                Bucket=self._bucket.name,
-                Key=key,
-                Body=head + self._joined(names, convert),
-                ContentType=content_type,
+                Bucket=self._bucket.name, Key=key, Body=head + self._joined(names, convert), ContentType=content_type
             )
             return
         place: Any = {"Bucket": self._bucket.name, "Key": key}
@@ -643,6 +641,8 @@ MOST_UNPACKED = 5 * 1024**3
 # A new batch's file is checked so far before the batch is stored; its runner checks the rest.
 _HEAD_BYTES, _ROWS_CHECKED = 4096, 20
 _BLOCKS_KEPT = 8
+# The rows of larger blocks are read one by one. Parsed, a block takes several times as much memory.
+_LARGEST_BLOCK = 16 * 1024 * 1024
 # Up to this many ranges are indexed by the runners themselves.
 _FEW_RANGES = 8
 _RANGES_EACH = 32
@@ -784,6 +784,12 @@ def transcoded(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield text.encode()
 
 
+class _LongRows(NamedTuple):
+    """A block whose rows are so long that each is read when it is wanted: a thousand would fill the memory."""
+
+    read: Callable[[int], Any]
+
+
 class Rows:
     """The rows of one file. Workers read them in nearly ascending order, so the next block is read ahead."""
 
@@ -795,7 +801,7 @@ class Rows:
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
         self._indexer = ThreadPoolExecutor(1, thread_name_prefix="row-index")
         self._advance: Future[None] | None = None
-        self._blocks: OrderedDict[tuple[int, int], Future[list[Any]]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], Future[list[Any] | _LongRows]] = OrderedDict()
 
     @property
     def indexers(self) -> int:
@@ -839,9 +845,9 @@ class Rows:
             rows = self._read(number, place // BLOCK_ROWS)
             with self._lock:
                 self._blocks.pop((number, place // BLOCK_ROWS), None)
-        return rows[place % BLOCK_ROWS]
+        return rows.read(place % BLOCK_ROWS) if isinstance(rows, _LongRows) else rows[place % BLOCK_ROWS]
 
-    def _block(self, number: int, block: int) -> Future[list[Any]]:
+    def _block(self, number: int, block: int) -> Future[list[Any] | _LongRows]:
         block_key = (number, block)
         if block_key not in self._blocks:
             self._blocks[block_key] = self._reader.submit(self._read, number, block)
@@ -850,6 +856,14 @@ class Rows:
         self._blocks.move_to_end(block_key)
         return self._blocks[block_key]
 
-    def _read(self, number: int, block: int) -> list[Any]:
-        span = self.index.range_index(number).span(block)
-        return parse_block(self.index.form, self.index.columns, self._objects.span(self._key, *span))
+    def _read(self, number: int, block: int) -> list[Any] | _LongRows:
+        start, end = self.index.range_index(number).span(block)
+        if end - start <= _LARGEST_BLOCK:
+            return self._parsed(start, end)
+        ends = array("Q", [start])
+        records = _records(self._objects.stream_span(self._key, start, end), self.index.form, start)
+        ends.extend(at for at, record in records if record is not None)
+        return _LongRows(lambda place: self._parsed(ends[place], ends[place + 1])[0])
+
+    def _parsed(self, start: int, end: int) -> list[Any]:
+        return parse_block(self.index.form, self.index.columns, self._objects.span(self._key, start, end), start)

@@ -48,12 +48,12 @@ from tidegate.batches.model import (
 )
 from tidegate.common.token_bucket import TokenBucket
 
-# --- sliding window
-# Which items of a runner are done: all below an offset except those that stand aside, and some in the window above it.
-
 
 class SlidingWindow:
-    """Hands out indexes while the window has room. They may be acknowledged in any order.
+    """Which items of a runner are done: all below an offset except those that stand aside, and some in the window above
+    it.
+
+    Hands out indexes while the window has room. They may be acknowledged in any order.
 
     The offset moves past items that are done, and past those that were set aside. Memory depends on the size of the
     window and the items aside, not on the total.
@@ -175,14 +175,13 @@ def _set_bits(bitmap: bytes) -> list[int]:
     return [8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in range(8) if byte >> bit & 1]
 
 
-# --- state
-# The state of a running batch: which items are called next, and how their answers change it.
-
 NO_RESULT = ItemResult("error", "no result came in time")
 # How long a worker waits at most while there is nothing to call: an answer may change that.
 _IDLE = 0.05
 # Seconds between two calls of a business that is down: at first, and at most; the time doubles in between.
 _FIRST_PROBE, _LONGEST_PROBE = 1.0, 60.0
+# A business that is down and names a time (Retry-After) is not tested before it, up to this many seconds.
+_LONGEST_PAUSE = 3600.0
 # With no new item to test the business with, its outage is believed for so many seconds.
 _LONGEST_TAIL = 1800.0
 SKIP_ADVICE = (
@@ -266,6 +265,8 @@ class RunState:
                 self._open(item)
         if self.asynchronous:
             self._hold_reopened()
+        if self.carried.delays not in (None, self.rules.delays):
+            self._shorten_waits(self.now)
         self._check_limits()
         self._conclude_if_done()
 
@@ -290,16 +291,19 @@ class RunState:
         return Counts(self._failed, self._abandoned, self._failed_calls)
 
     def carry(self) -> Carried:
-        """Returns what the next slice needs. Of the calls under way it repeats all, as after a crash; those of items
-        in the window are left out."""
+        """Returns what the next slice needs. It repeats all calls under way, as after a crash: retries with the attempt
+        that they have; first calls of items in the window are left out, because it makes those anyway."""
         tokens, at = self._bucket.state
         waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
         waiting += [OpenItem(index, attempt, due) for index, (due, attempt) in self._unopened.items()]
         waiting += [OpenItem(index, call.attempt, -at) for index, (call, _, at) in self._unanswered.items()]
         awaiting = [OpenItem(index, made, due, awaiting=True) for index, (made, due) in self._awaiting.items()]
         aside = self.window.aside - {item.index for item in (*waiting, *awaiting)} if self.window.aside else set()
-        repeated = [OpenItem(index, self._current_attempt(index), 0.0) for index in sorted(aside)]
-        return Carried(tokens, at, (*waiting, *awaiting, *repeated), dict(self._reopened), self.outage)
+        retried = {index for index, flight in self._in_flight.items() if flight.attempt > 1}
+        repeated = [OpenItem(index, self._current_attempt(index), 0.0) for index in sorted(aside | retried)]
+        return Carried(
+            tokens, at, (*waiting, *awaiting, *repeated), dict(self._reopened), self.outage, self.rules.delays
+        )
 
     def next(self, now: float) -> tuple[ItemCall, ...] | float | None:
         """Returns the items of one call; or the seconds to wait for the next one; or None if there are no more."""
@@ -313,7 +317,7 @@ class RunState:
             self._count_unanswered()
             return 0.0
         wanted = min(self.rules.items_per_call, self._room())
-        due = self._due(now, wanted)
+        due = self._callable_retries(now, wanted)
         if due < wanted:
             self._set_aside(wanted - due)
         ready = min(wanted, due + self.window.room(wanted))
@@ -322,8 +326,9 @@ class RunState:
         wait = self._bucket.take(now, ready)
         if wait:
             return wait
-        calls = self._take(now, ready)
-        self._bucket.give_back(ready - len(calls))
+        calls = self._next_calls(now, ready, due)
+        if len(calls) < ready:
+            self._bucket.give_back(ready - len(calls))
         return calls or _IDLE
 
     def next_at(self, now: float) -> float:
@@ -357,11 +362,12 @@ class RunState:
         probed, self._probing = self._probing == call.index, None if self._probing == call.index else self._probing
         self._unanswered[call.index] = (call, answer, now)
         outage = self.outage._replace(calls=self.outage.calls + (flight is not None and flight.is_new))
+        asked = min(answer.retry_after or 0.0, _LONGEST_PAUSE)
         if outage.since and probed:
             every = min(_LONGEST_PROBE, 2 * outage.every)
-            outage = outage._replace(probe_at=now + every, every=every)
+            outage = outage._replace(probe_at=now + max(every, asked), every=every)
         elif not outage.since and outage.calls >= MOST_UNANSWERED * self.rules.items_per_call:
-            outage = outage._replace(since=now, probe_at=now + _FIRST_PROBE, every=_FIRST_PROBE)
+            outage = outage._replace(since=now, probe_at=now + max(_FIRST_PROBE, asked), every=_FIRST_PROBE)
         self.outage = outage
         if outage.since:
             self._call_unanswered_again(now)
@@ -563,12 +569,24 @@ class RunState:
             self.verdict = verdict
 
     def change_rules(self, rules: Rules, now: float) -> None:
-        rate_changed = rules.rate != self.rules.rate
+        rate_changed, delays_changed = rules.rate != self.rules.rate, rules.delays != self.rules.delays
         self.rules = rules
+        if delays_changed:
+            self._shorten_waits(now)
         if rate_changed:
             self._bucket.change_rate(rules.rate, now)
             self.window.resize(self.rules.window_size)
         self._check_limits()
+
+    def _shorten_waits(self, now: float) -> None:
+        """No item waits longer than the delay that holds now, not even for a Retry-After: somebody changed it."""
+
+        def due(at: float, index: int, attempt: int) -> float:
+            return min(at, now + self.rules.delay(index, max(1, attempt - 1)))
+
+        self._retries = [(due(*entry), *entry[1:]) for entry in self._retries]
+        heapq.heapify(self._retries)
+        self._unopened = {index: (due(at, index, attempt), attempt) for index, (at, attempt) in self._unopened.items()}
 
     def extend(self, total: int, *, complete: bool, batch_total: int) -> None:
         """Adds items that were found, or ends the search for more."""
@@ -597,9 +615,21 @@ class RunState:
             return 0
         return 1 if most == 1 else sum(1 for entry in self._retries if entry[0] <= now)
 
-    def _take(self, now: float, ready: int) -> tuple[ItemCall, ...]:
+    def _callable_retries(self, now: float, most: int) -> int:
+        """Retries come first. But while there are new items, retries under way take half of the calls at most: those of
+        items that hang would soon take all of them."""
+        due = self._due(now, most)
+        if not due or self.rules.most_calls is None:
+            return due
+        self._set_aside(1)
+        if self._open_items >= MOST_OPEN or not self.window.room(1):
+            return due
+        under_way = sum(1 for flight in self._in_flight.values() if not flight.is_new)
+        return max(0, min(due, max(1, self.rules.most_calls // 2) * self.rules.items_per_call - under_way))
+
+    def _next_calls(self, now: float, ready: int, due: int) -> tuple[ItemCall, ...]:
         calls: list[ItemCall] = []
-        while len(calls) < ready and self._retries and self._retries[0][0] <= now:
+        while len(calls) < min(ready, due) and self._retries and self._retries[0][0] <= now:
             calls.append(self._next_retry())
         retried = len(calls)
         while len(calls) < ready and self._open_items + len(calls) < MOST_OPEN:

@@ -98,6 +98,6 @@ def batch_schedules(b: Batches) -> Schedules[BatchSchedule, NewBatch]:
 
 
 def _batch_id_of_run(schedule: BatchSchedule) -> str:
-    """Ids of later runs sort after it."""
+    """The id of a run's batch. Ids of later runs sort after it."""
     planned = datetime.fromtimestamp(schedule.planned, UTC)
     return named_id("bat", planned, schedule.schedule_id, str(schedule.planned))

@@ -33,11 +33,13 @@ from tidegate.batches.model import (
     combined,
     common_verdict,
     ends_others,
+    paused_until,
+    time_after_calls,
 )
 from tidegate.batches.run_state import NO_RESULT, RunState
 from tidegate.batches.workers import ItemCaller, LogWriter, WorkerPool, steady_clock
 from tidegate.common.ids import iso
-from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
+from tidegate.errors import BatchStopped, DomainError, LeaseLost, NotReady, RequestTimedOut, WorkerLost, WrongState
 from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 from tidegate.projects.limits import CALLS, RUNNER_SECONDS, DayBudget, until_next_day
 from tidegate.queue.model import Request
@@ -141,7 +143,7 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
         cause = str(failure.get("Cause"))[:500]
         logger.error("the function that ran a slice died", request_id=request.request_id, cause=cause)
         raise WorkerLost(f"the function that ran a slice of the batch died ({failure.get('Error')})")
-    batch = b.store.get(request.project_id, request.payload["batch_id"])
+    began, batch = time.monotonic(), b.store.get(request.project_id, request.payload["batch_id"])
     if batch is None or batch.run != request.payload["run"] or batch.status == FINISHED:
         b.queue.finish(request.project_id, request.request_id, request.attempt, result={"status": "outdated"})
         return SliceEnd(ENDED)
@@ -165,7 +167,7 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
     runner = event.get("runner", 0)
     queued = QueuedRun(b, request, runner)
     with queued.heartbeats:
-        ended = run_slice(b, batch, queued, runner)
+        ended = run_slice(b, batch, queued, runner, spent=time.monotonic() - began)
     queued.heartbeats.rest()
     fields = {"batch_id": batch.batch_id, "runner": runner}
     logger.info("a slice ended", **fields, outcome=ended.outcome, seconds=ended.seconds)
@@ -175,9 +177,9 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
 
 
 def _list(b: Batches, batch: Batch, request: Request, heartbeats: RunningAttempt) -> SliceEnd | None:
-    """Lists the objects that are the items, for some minutes. None if all are listed, or if the items are no objects.
+    """Lists objects of a bucket as items, for some minutes. None if all are listed, or if this batch has other items.
 
-    No runner works yet, so a batch that is to stop meanwhile is ended here."""
+    No runner works during the listing, so a batch that is told to stop is ended here."""
     folder, until, looked = listing_of(batch), time.monotonic() + _INDEX_SECONDS, -math.inf
     if batch.source is None or batch.source.place is None or is_listed(b, folder):
         return None
@@ -222,7 +224,7 @@ class QueuedRun:
         With `publish`, the progress is also sent to clients that watch the batch.
         """
         try:
-            self.heartbeats(progress.shown(batch))
+            self.heartbeats(progress.view(batch).fields())
         except RequestTimedOut as error:
             raise LeaseLost(error.detail) from error
         if publish:
@@ -270,19 +272,22 @@ _CALLS_AHEAD_SECONDS, _MOST_CALLS_AHEAD = 30.0, 20_000
 QUOTA = "quota"
 _LOG_SECONDS = 20.0
 _LOG_SECONDS_BEFORE_THE_END = 1.0
-# Outcomes are merged in memory, about a kilobyte each.
-_MOST_MERGED = 500_000
+# A later end (in the year 9999) is shown as none.
+_LATEST = 2.5e11
+# Longer than this is taken for a function that hangs.
+_LONGEST_MERGE = 60.0
 
 
-def run_slice(b: Batches, batch: Batch, request: QueuedRun, runner: int = 0) -> SliceEnd:
+def run_slice(b: Batches, batch: Batch, request: QueuedRun, runner: int = 0, *, spent: float = 0.0) -> SliceEnd:
     """Returns `continue` when the slice's time is up, `sleep` when the next call is not due soon, `busy` while
-    another function holds this runner's lease, `ended` when the runner is done."""
+    another function holds this runner's lease, `ended` when the runner is done. `spent`: seconds that the function
+    has worked before, such as for a listing."""
     began = time.monotonic()
     acquired = b.store.acquire(batch, b.clock().timestamp(), b.timing.lease_seconds, runner)
     if acquired is None:
         return SliceEnd(BUSY)
     try:
-        return Slice(b, batch, request, runner, *acquired, began).run()
+        return Slice(b, batch, request, runner, *acquired, began, spent).run()
     except LeaseLost:
         return SliceEnd(BUSY)
 
@@ -299,7 +304,8 @@ class Slice:
     # As it was last saved.
     progress: BatchProgress
     began: float
-    lease_end: float = field(init=False)
+    # Seconds that the function had worked before.
+    spent: float
     flushed_at: float = field(init=False)
     work: ItemCaller = field(init=False)
     pool: WorkerPool = field(init=False)
@@ -331,7 +337,6 @@ class Slice:
     closed: bool = False
 
     def __post_init__(self) -> None:
-        self.lease_end = self._lease_end(self.began)
         self.parts, self.last_milestone = self.progress.outcome_parts, self.progress.last_milestone
         self.report_parts = self.progress.report_parts
 
@@ -372,7 +377,7 @@ class Slice:
     def _wait_for_quota(self) -> SliceEnd:
         now = self.b.clock()
         seconds = min(_LONGEST_QUOTA_SLEEP, math.ceil(until_next_day(now)) + 1)
-        asleep = replace(self.progress, wake_at=now.timestamp() + seconds)
+        asleep = replace(self.progress, wake_at=now.timestamp() + seconds, eta=None, rate_now=0.0)
         self.b.store.save(self.batch, self.fence, asleep, 0, self.runner)
         return SliceEnd(SLEEP, seconds, QUOTA)
 
@@ -402,7 +407,7 @@ class Slice:
             batch_total=extent.items,
         )
         self._apply_controls(state, rules, self.now())
-        self.pool = WorkerPool(state, work, self._workers, lambda: time.monotonic() < self.lease_end, self.now)
+        self.pool = WorkerPool(state, work, self._workers, self._lease_end(self.began), self.now)
         self.rate, self.pace = rules.rate, progress.rate_now or rules.rate
         self.flushed_at = time.monotonic()
 
@@ -422,13 +427,14 @@ class Slice:
         pool = self.pool
         # Before the first call: results may have come while no runner worked.
         self._settle()
+        if self._is_time_up:
+            pool.change(pause)
         pool.start()
         try:
             while not pool.done.wait(max(0.0, self.flushed_at + FLUSH_SECONDS - time.monotonic())):
                 self._try_tick()
                 out_of_calls = not self._has_calls_left(budget)
-                over = time.monotonic() >= self.began + self._slice_seconds
-                if over or out_of_calls or self._sleep_is_worthwhile():
+                if self._is_time_up or out_of_calls or self._sleep_is_worthwhile():
                     pool.change(pause)
         except BaseException:
             pool.change(pause)
@@ -437,7 +443,7 @@ class Slice:
         self._settle(last=True)
 
     def _has_calls_left(self, budget: DayBudget) -> bool:
-        """Reserves more calls when half of those ahead are made. False if all are made and the quota is used up."""
+        """Whether calls may still be made. Reserves more of the quota when half of those reserved are made."""
         ahead, left = _calls_ahead(self.batch), budget.reserved[CALLS] - self.work.calls
         return left > ahead / 2 or budget.reserve(**{CALLS: max(ahead, ahead - left)}) or left > 0
 
@@ -481,12 +487,16 @@ class Slice:
         self.request.end(self.batch, fences, verdict)
 
     def _merge_outcomes(self, runners: Sequence[BatchProgress]) -> None:
-        """Prepares the file of outcomes. A failure does not keep the batch from ending: a download merges them too."""
+        """Prepares the file of outcomes. A failure, or too little time, does not keep the batch from ending: a download
+        merges them too."""
         parts = [progress.outcome_parts for progress in runners]
-        if not any(parts) or sum(progress.errors for progress in runners) > _MOST_MERGED:
+        left = _LONGEST_SLICE - self.spent - (time.monotonic() - self.began)
+        if not any(parts) or left < 0:
             return
         try:
-            self.b.outcomes.merge(self.batch, parts)
+            self.b.outcomes.merge(self.batch, parts, min(left, _LONGEST_MERGE))
+        except (NotReady, WrongState) as error:
+            logger.info("the outcomes are not merged yet", batch_id=self.batch.batch_id, why=error.detail)
         except Exception:
             logger.exception("the outcomes were not merged", batch_id=self.batch.batch_id)
 
@@ -499,7 +509,11 @@ class Slice:
     @property
     def _slice_seconds(self) -> float:
         answer_seconds = 0 if self.batch.ack == ASYNC else self.batch.item_timeout
-        return seconds_to_call(self.b.timing.slice_seconds, answer_seconds)
+        return seconds_to_call(self.b.timing.slice_seconds, answer_seconds + self.spent)
+
+    @property
+    def _is_time_up(self) -> bool:
+        return time.monotonic() >= self.began + self._slice_seconds
 
     # --- tick: saves the progress, renews the lease and applies changes made by others, once a second
 
@@ -517,10 +531,10 @@ class Slice:
         b, batch, lease_seconds = self.b, self.batch, self.b.timing.lease_seconds
         self._settle()
         moment = time.monotonic()
-        renew = moment > self.lease_end - lease_seconds * 2 / 3
+        renew = moment > self.pool.lease_end - lease_seconds * 2 / 3
         self._save(b.clock().timestamp() + lease_seconds if renew else None)
         if renew:
-            self.lease_end = self._lease_end(moment)
+            self.pool.lease_end = self._lease_end(moment)
         self.records = self._runner_records()
         try:
             self.request.confirm(batch, self._batch_progress(self.progress), publish=self._is_reporter)
@@ -597,7 +611,7 @@ class Slice:
         rate = rules.rate / parts
         if limit:
             rate = self.b.store.share_rate(self.batch, self.runner, rate, limit, self.b.clock().timestamp())
-        return replace(rules, rate=rate, most_open=most_open)
+        return replace(rules, rate=rate, most_open=most_open, most_calls=self._workers)
 
     def _apply_controls(self, state: RunState, rules: Rules, now: float) -> None:
         """Applies changed rules, the errors and verdicts of the other runners, and a requested stop."""
@@ -703,7 +717,8 @@ class Slice:
             self.parts, self.outcomes = part, []
         elapsed = max(moment - self.flushed_at, 0.001)
         rate_now = (progress.position - former.position) / elapsed
-        self.pace += _SMOOTHING * (rate_now - self.pace)
+        if paused_until(self.batch.pause_windows, self.now()) <= self.now():
+            self.pace += _SMOOTHING * (rate_now - self.pace)
         forgotten = forget_verdict and not (progress.verdict and progress.verdict.status == FINISHED)
         progress = replace(
             progress,
@@ -748,14 +763,17 @@ class Slice:
 
     def _eta(self, progress: BatchProgress) -> float | None:
         """Returns when the last item will be called: the last new one at the measured pace, or at the rate if that is
-        too low to measure a pace within a tick; but not before the retries that are due later."""
+        too low to measure a pace within a tick; but not before the retries that are due later. Pauses are counted in.
+        """
         left = self.batch.share(self.runner).below(self.batch.total or 0) - progress.position
         pace = min(self.rate, self.pace) if self.rate * FLUSH_SECONDS > 1 else self.rate
         if left <= 0 or pace <= 0 or progress.business_is_down:
             return None
-        open_items = progress.carried.open_items
-        new = max(0, left - len(open_items))
-        return max([self.now() + new / pace, *(item.at for item in open_items)])
+        open_items, windows = progress.carried.open_items, self.batch.pause_windows
+        last_new = time_after_calls(windows, self.now(), max(0, left - len(open_items)) / pace)
+        last_open = max((item.at for item in open_items), default=0.0)
+        eta = max(last_new, paused_until(windows, last_open))
+        return eta if eta < _LATEST else None
 
 
 def pause(state: RunState, _: float) -> None:
@@ -765,7 +783,7 @@ def pause(state: RunState, _: float) -> None:
 def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
     """Returns how long a slice may begin calls, so that the last answer still comes within the function's time. While
     it waits for the last answers it calls nothing: longer slices lose less to an item that hangs."""
-    return min(slice_seconds, _LONGEST_SLICE - answer_seconds)
+    return max(0.0, min(slice_seconds, _LONGEST_SLICE - answer_seconds))
 
 
 def _calls_ahead(batch: Batch) -> int:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Store, Table, Write, check, delete, put, put_new, update
 from tidegate.batches.model import (
     ACTIVE,
     BATCH_ENDED,
@@ -57,10 +57,7 @@ _CHANGED = "the batch changed meanwhile: read it and try again"
 _COUNTS_BATCHES = {"counts_batches": True}
 
 
-class BusinessStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
+class BusinessStore(Store):
     def add(self, business: Business, line: AuditLine, limit: int) -> None:
         """QuotaExceeded if the project has `limit` of them already."""
         counted = count_write(business.project_id, "businesses", 1, limit)
@@ -69,7 +66,7 @@ class BusinessStore:
         except ConditionFailed as error:
             if 1 not in error.failed:
                 raise
-            raise QuotaExceeded.of("businesses", limit, _QUOTA_RETRY_SECONDS) from error
+            raise QuotaExceeded.for_limit("businesses", limit, _QUOTA_RETRY_SECONDS) from error
 
     def replace(self, business: Business, line: AuditLine) -> None:
         key, item = keys.business(business.project_id, business.biz_id), item_of(business)
@@ -118,7 +115,8 @@ class BatchStore:
         self._kept_seconds = kept_seconds
 
     def add(self, batch: Batch, job_data: Any, line: AuditLine, quotas: Quotas) -> None:
-        """QuotaExceeded if the project has as many batches, or unstarted ones, as it may. RecordNotFound if its
+        """Stores a new batch. QuotaExceeded if the project has as many, or as many unstarted ones, as it may.
+        RecordNotFound if its
         business was deleted."""
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
         unstarted_until = datetime.fromisoformat(batch.created_at).timestamp() + UNSTARTED_KEPT_SECONDS
@@ -141,7 +139,7 @@ class BatchStore:
                 raise RecordNotFound(f"this project has no business with the id {batch.biz_id}") from error
             used = self._table.get(keys.batch_usage(batch.project_id), consistent=True) or {}
             name = "batches" if int(used.get("batches", 0)) >= quotas.batches else "unstarted_batches"
-            raise QuotaExceeded.of(name, getattr(quotas, name), _QUOTA_RETRY_SECONDS) from error
+            raise QuotaExceeded.for_limit(name, getattr(quotas, name), _QUOTA_RETRY_SECONDS) from error
 
     def delete(self, batch: Batch, line: AuditLine, now: float) -> bool:
         """Deletes a batch with its records. False if it was changed or deleted meanwhile.
@@ -284,7 +282,8 @@ class BatchStore:
         return present
 
     def _start(self, batch: Batch, sets: Mapping[str, Any]) -> Sequence[Write]:
-        """Also removes verdicts of the last run, which would end the new one, except of runners that have finished."""
+        """Also removes verdicts of the last run, which would end the new one, except of runners that have finished; and
+        outages: somebody thinks that the business is up again."""
         started = update(
             keys.batch(batch.project_id, batch.batch_id),
             sets,
@@ -293,9 +292,9 @@ class BatchStore:
             was=batch.status,
             seen=batch.run,
         )
-        verdicts = [record.progress.verdict for record in self.runners(batch)]
-        stale = [runner for runner, verdict in enumerate(verdicts) if verdict and verdict.status != FINISHED]
-        return [started, *(update(_progress_key(batch, runner), removes=["verdict"]) for runner in stale)]
+        records = enumerate(record.progress for record in self.runners(batch))
+        stale = [n for n, one in records if one.business_is_down or (one.verdict and one.verdict.status != FINISHED)]
+        return [started, *(update(_progress_key(batch, runner), removes=["verdict", "outage"]) for runner in stale)]
 
     def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str], line: AuditLine) -> Batch:
         """Changes attributes, if the batch is still in the state that was read."""
@@ -500,6 +499,7 @@ def progress_attributes(progress: BatchProgress) -> dict[str, Any]:
         "eta": progress.eta,
         "told": progress.last_milestone,
         "outage": list(carried.outage) if carried.outage.calls else None,
+        "delays": carried.delays,
     }
 
 
@@ -510,6 +510,7 @@ def _carried(item: Mapping[str, Any]) -> Carried:
         open_items=unpack_open(bytes(item.get("open_items") or b"")),
         reopened=_reopened(item.get("reopened", ())),
         outage=Outage(*item.get("outage") or ()),
+        delays=item.get("delays"),
     )
 
 
@@ -533,7 +534,7 @@ def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
     return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
 
 
-_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage", "report_parts")
+_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage", "report_parts", "delays")
 
 
 def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:

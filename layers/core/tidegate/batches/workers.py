@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aws_lambda_powertools import Logger
 
-from tidegate.batches.items import DataItems, Items, ParsedAnswer, call_body, failed, read_reply
+from tidegate.batches.items import DataItems, Items, ParsedAnswer, invalid_answer, read_answer
 from tidegate.batches.model import (
     ASYNC,
     Batch,
@@ -22,16 +23,18 @@ from tidegate.batches.model import (
     Business,
     ItemCall,
     ItemOutcome,
+    ItemResult,
     Verdict,
     in_order,
 )
 from tidegate.batches.run_state import RunState
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import slices
-from tidegate.errors import FetchError, NotSent, UrlNotAllowed
+from tidegate.errors import FetchError, NotSent, TooManyRequests, UrlNotAllowed
 from tidegate.http.connections import KeptConnection
-from tidegate.http.model import Limits, Reply
+from tidegate.http.model import Limits, Reply, error_for
 from tidegate.projects.model import Project
+from tidegate.queue.model import LONGEST_RETRY_AFTER
 
 if TYPE_CHECKING:
     from tidegate.batches import Batches
@@ -118,9 +121,6 @@ class LogWriter:
         return not unwritten
 
 
-# --- item call
-# Calls the business with items: sends their data with a signature, parses the answers, gathers log lines.
-
 _HEADERS = {"content-type": "application/json", "user-agent": "tidegate/1"}
 _MOST_BYTES = 256 * 1024
 # A call counts once more for each such part of its body: what leaves AWS costs more than the call.
@@ -134,7 +134,7 @@ Entry = Mapping[str, Any]
 
 
 class ItemCaller:
-    """Calls the business of one batch."""
+    """Calls the business with items: sends their data with a signature, parses the answers, gathers log lines."""
 
     def __init__(self, b: Batches, batch: Batch, project: Project, business: Business) -> None:
         # As it was last read: its options may change.
@@ -241,6 +241,44 @@ class ItemCaller:
         return BatchLogLine(new_id("log", now), iso(now), message, index, level)
 
 
+def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
+    body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
+    if dry_run:
+        body["dry_run"] = True
+    # ASCII with escapes, because a row may contain a lone surrogate, which UTF-8 cannot encode.
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: bool) -> list[ParsedAnswer]:
+    """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
+    error = error_for(reply.status, reply.headers, now)
+    if error is not None:
+        return [failed(error)] * len(indexes)
+    try:
+        answer = reply.json()
+    except ValueError:
+        answer = None
+    if not grouped:
+        return [read_answer(answer)]
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list):
+        return [invalid_answer(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
+    entries = [entry for entry in results if isinstance(entry, dict)]
+    by_index = {entry["index"]: entry for entry in entries if isinstance(entry.get("index"), int)}
+    if not by_index and len(results) == len(indexes):
+        return [read_answer(entry) for entry in results]
+    return [
+        read_answer(by_index[index]) if index in by_index else invalid_answer(f"`results` lacks item {index}")
+        for index in indexes
+    ]
+
+
+def failed(error: FetchError) -> ParsedAnswer:
+    down = error.retryable and not isinstance(error, TooManyRequests)
+    wait = None if error.retry_after is None else min(error.retry_after, LONGEST_RETRY_AFTER)
+    return ParsedAnswer(ItemResult("error", error.detail, retry_after=wait, down=down))
+
+
 def _record(state: RunState, calls: Sequence[ItemCall], answers: Sequence[ParsedAnswer], now: float) -> None:
     for call, parsed in zip(calls, answers, strict=True):
         state.record(call, parsed.answer, now)
@@ -250,9 +288,6 @@ def _postpone(state: RunState, calls: Sequence[ItemCall], at: float) -> None:
     for call in calls:
         state.postpone(call, at)
 
-
-# --- worker pool
-# The worker threads of a slice: each takes the next call when the rate allows it, makes it and records the answer.
 
 # Upper bound for waiting on the rate, so that a stop is noticed soon.
 _LONGEST_SLEEP = 0.2
@@ -271,21 +306,20 @@ T = TypeVar("T")
 
 
 class WorkerPool:
-    """Adds threads while none is free for the next call: a fast business needs few of them, a slow one many."""
+    """The worker threads of a slice: each takes the next call when the rate allows it, makes it and records the answer.
+
+    Adds threads while none is free for the next call: a fast business needs few of them, a slow one many.
+    """
 
     def __init__(
-        self,
-        state: RunState,
-        work: ItemCaller,
-        max_workers: int,
-        holds_lease: Callable[[], bool],
-        now: Callable[[], float],
+        self, state: RunState, work: ItemCaller, max_workers: int, lease_end: float, now: Callable[[], float]
     ) -> None:
-        """`now` returns epoch seconds that never go back."""
+        """`now` returns epoch seconds that never go back; `lease_end` is a moment of `time.monotonic`."""
         self._state = state
         self._work = work
         self._max_workers = max_workers
-        self._holds_lease = holds_lease
+        # The workers stop by themselves when it has come; each renewal moves it.
+        self.lease_end = lease_end
         self._now = now
         self._lock = threading.Lock()
         # One worker at a time waits for the rate; the others block on this lock without waking up.
@@ -380,7 +414,7 @@ class WorkerPool:
         try:
             connection = self._work.connect()
             try:
-                while (calls := self._take()) is not None:
+                while (calls := self._wait_for_calls()) is not None:
                     began = time.monotonic()
                     change = self._work.call(connection, calls)
                     with self._lock:
@@ -400,7 +434,7 @@ class WorkerPool:
                 if self._working == 0:
                     self.done.set()
 
-    def _take(self) -> tuple[ItemCall, ...] | None:
+    def _wait_for_calls(self) -> tuple[ItemCall, ...] | None:
         with self._lock:
             while self._idle >= _MOST_IDLE and not self._over():
                 self._parked += 1
@@ -414,10 +448,9 @@ class WorkerPool:
 
     def _next(self) -> tuple[ItemCall, ...] | float | None:
         with self._lock:
-            over = self._over()
-            if not over and self._calling >= self._max_workers:
+            if self._calling >= self._max_workers and not self._over():
                 return _FULL_POLL
-            step = None if over else self._state.next(self._now())
+            step = self._state.next(self._now()) if self._holds_lease else None
             if isinstance(step, float):
                 return step
             self._idle -= 1
@@ -430,7 +463,11 @@ class WorkerPool:
             return step
 
     def _over(self) -> bool:
-        return self._state.over or not self._holds_lease()
+        return not self._holds_lease or self._state.over
+
+    @property
+    def _holds_lease(self) -> bool:
+        return time.monotonic() < self.lease_end
 
 
 def steady_clock(clock: Clock) -> Callable[[], float]:

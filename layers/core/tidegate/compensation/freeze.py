@@ -1,7 +1,7 @@
 """Freeze and thaw: an operator stops the world without deleting it, and lets it go on.
 
 While it is frozen nothing new starts, running steps end at their next safe point or are parked, and what is submitted
-is accepted and waits. Thawed, compensation starts all that is due through its normal start path.
+is accepted and waits. After a thaw, compensation starts all that is due, as it starts any overdue work.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 from tidegate.aws import keys
 from tidegate.aws.table import Table, update
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import Frozen, WrongState
 from tidegate.projects.audit import NO_PROJECT, act, audit_write
+from tidegate.records import F, record_from
 
 _CACHED_SECONDS = 5.0
 # How long a callback, which the freeze keeps back, waits until it is looked at again.
@@ -26,10 +28,10 @@ CALLBACK_WAIT_SECONDS = 60.0
 class FreezeState:
     """`timeline` is part of the names of executions since the table was last restored: see `Freeze.new_timeline`."""
 
-    frozen: bool = False
-    reason: str | None = None
-    since: str | None = None
-    by: str | None = None
+    frozen: Annotated[bool, F("whether nothing new starts")] = False
+    reason: Annotated[str | None, F("the reason, for people")] = None
+    since: Annotated[str | None, F("since when it is frozen, ISO 8601 UTC")] = None
+    by: Annotated[str | None, F("id of the key that froze it")] = None
     timeline: str = ""
 
 
@@ -43,15 +45,13 @@ class Freeze:
 
     def now(self) -> FreezeState:
         """The state as it is stored. Whoever would drop work if it is frozen needs this one."""
-        item = self._table.get(keys.freeze(), consistent=True) or {}
-        names = ("frozen", "reason", "since", "by", "timeline")
-        self._cached = FreezeState(**{name: item[name] for name in names if name in item})
+        self._cached = record_from(FreezeState, self._table.get(keys.freeze(), consistent=True) or {})
         self._read_at = self._monotonic()
         return self._cached
 
     @property
     def state(self) -> FreezeState:
-        """The state, at most a few seconds old: for steps, which are parked at the next one if they miss it."""
+        """The state, at most a few seconds old. For steps: one that misses a change is parked at its next step."""
         with self._reading:
             if self._monotonic() - self._read_at > _CACHED_SECONDS:
                 self.now()

@@ -14,7 +14,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
 from tidegate.aws.clients import Message, SqsQueue
-from tidegate.aws.table import SHARD_KEPT_SECONDS, ConditionFailed, Item, Table, delete, put_new, update
+from tidegate.aws.table import SHARD_KEPT_SECONDS, ConditionFailed, Item, Store, delete, put_new, update
 from tidegate.common.ids import Clock
 from tidegate.compensation.freeze import Freeze
 from tidegate.errors import Busy
@@ -87,13 +87,7 @@ def first(now: datetime, pace: Pace) -> PollState:
 
 
 def after(
-    poll: PollState,
-    now: datetime,
-    found: int,
-    pace: Pace,
-    *,
-    held_back: bool = False,
-    upcoming: float | None = None,
+    poll: PollState, now: datetime, found: int, pace: Pace, *, held_back: bool = False, upcoming: float | None = None
 ) -> PollState:
     """The state after a poll. `held_back`: some starts must wait for their lane, so the next poll is soon.
 
@@ -166,10 +160,7 @@ def _key(item: Item) -> dict[str, str]:
     return {"pk": str(item["pk"]), "sk": str(item["sk"])}
 
 
-class CompensationStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
+class CompensationStore(Store):
     def read(self) -> PollState | None:
         item = self._table.get(keys.compensation(), consistent=True)
         return PollState.from_data(item) if item else None
@@ -286,11 +277,9 @@ class CompensationStore:
         )
 
 
-# --- ticks
-# Ticks: SQS messages, delayed by the current interval, that each start one poll.
-
-
 class TickQueue:
+    """Ticks: SQS messages, delayed by the current interval, that each start one poll."""
+
     def __init__(self, ticks: SqsQueue, start_queue: SqsQueue) -> None:
         self._ticks = ticks
         self._start_queue = start_queue
@@ -511,5 +500,5 @@ def _since(item: DueItem) -> int:
 
 
 def _was_tried(item: DueItem) -> bool:
-    """Whether the due time is still the one that a claim set: the start after it did not move the record."""
+    """Whether a claim was made and led to nothing: the due time is still the one that the claim set."""
     return bool(item.get("due_claim") == item["due_at"])

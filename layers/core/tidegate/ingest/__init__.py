@@ -102,8 +102,8 @@ class Ingest:
         writes: list[Any] = self.files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
         if ended.subscription_id and "source_url" in ended.payload:
             url, fingerprint = str(ended.payload["source_url"]), ended.payload.get("fingerprint")
-            failed = str(fingerprint) if fingerprint and ended.status == "failed" else None
-            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url, failed)
+            of = (ended.project_id, ended.subscription_id, url, fingerprint)
+            writes += self.store.forget_writes(*of, failed=ended.status == "failed")
         return writes
 
     def with_file_again(self, request: Request) -> list[Any]:
@@ -120,9 +120,6 @@ class Ingest:
             writes += self.store.remember_writes(request.project_id, request.subscription_id, *entry)
         return writes
 
-
-# --- steps
-# The input and the result of one step of an ingest request.
 
 # Called with the progress, as often as there is some. Raises LeaseLost when this run no longer owns the request.
 Heartbeat = Callable[[Mapping[str, Any]], None]

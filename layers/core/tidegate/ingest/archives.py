@@ -28,9 +28,6 @@ from tidegate.queue.model import Request
 if TYPE_CHECKING:
     from tidegate.ingest import Ingest
 
-# --- unpacking
-# Unpacks gzip, bzip2 and xz a little at a time, and counts every byte that comes out.
-
 # The most that one call unpacks. Without a limit, a kilobyte of bzip2 or xz becomes gigabytes before it can be counted.
 _MOST_AT_ONCE = 1024 * 1024
 _PACKED_READ = 32 * 1024
@@ -86,7 +83,7 @@ class _Gzip:
 
 
 def _decompressor(start: bytes) -> _Decompressor | None:
-    """For data that starts with these bytes; None if it is not packed."""
+    """The decompressor of data that starts with these bytes; None if the data is not packed."""
     if start.startswith(b"\x1f\x8b\x08"):
         return _Gzip()
     if start.startswith(b"BZh") and start[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
@@ -236,15 +233,18 @@ def _zip_entries(archive: IO[bytes], budget: Budget) -> Iterator[ArchiveEntry]:
             # The upper half is the Unix mode. A symbolic link would be extracted as a file that holds its target.
             kind = info.external_attr >> 16 & 0o170000
             if kind not in (0, 0o100000):
-                raise BadArchive(f"{_shown(info.filename)} is a link or a device: only regular files can be extracted")
+                raise BadArchive(
+                    f"{_short_name(info.filename)} is a link or a device: only regular files can be extracted"
+                )
             if info.flag_bits & 1:
                 raise BadArchive(
-                    f"{_shown(info.filename)} is encrypted: only archives without a password can be extracted"
+                    f"{_short_name(info.filename)} is encrypted: only archives without a password can be extracted"
                 )
             # zipfile unpacks other methods without a limit on what one read returns: a bomb would fill the memory.
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise BadArchive(
-                    f"{_shown(info.filename)} is neither stored nor deflated: pack the zip with deflate, or use a tar"
+                    f"{_short_name(info.filename)} is neither stored nor deflated: pack the zip with deflate, "
+                    "or use a tar"
                 )
             yield ArchiveEntry(_path(info.filename), info.file_size, partial(_zip_chunks, opened, info, budget))
 
@@ -256,7 +256,7 @@ def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget) 
                 budget.spend(len(chunk))
                 yield chunk
     except _BROKEN as error:
-        raise BadArchive(f"{_shown(info.filename)} cannot be read: {str(error)[:200]}") from error
+        raise BadArchive(f"{_short_name(info.filename)} cannot be read: {str(error)[:200]}") from error
 
 
 class _TarStream:
@@ -308,9 +308,9 @@ def _tar_entries(archive: IO[bytes], budget: Budget) -> Iterator[ArchiveEntry]:
             if info.isdir():
                 continue
             if not info.isreg():
-                raise BadArchive(f"{_shown(info.name)} is a link or a device: only regular files can be extracted")
+                raise BadArchive(f"{_short_name(info.name)} is a link or a device: only regular files can be extracted")
             if info.size < 0:
-                raise BadArchive(f"{_shown(info.name)} has a negative size: pack it again")
+                raise BadArchive(f"{_short_name(info.name)} has a negative size: pack it again")
             if info.issparse():
                 # The holes of a sparse file are not in the archive, so `Unpacked` has not counted them.
                 budget.spend(info.size)
@@ -340,10 +340,10 @@ def _tar_chunks(opened: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[byte
         while chunk := stream.read(_CHUNK):
             yield chunk
     except _BROKEN as error:
-        raise BadArchive(f"{_shown(info.name)} cannot be read: {str(error)[:200]}") from error
+        raise BadArchive(f"{_short_name(info.name)} cannot be read: {str(error)[:200]}") from error
 
 
-def _shown(name: str) -> str:
+def _short_name(name: str) -> str:
     """For an error text, which is stored: a name in a tar may have a megabyte."""
     return repr(name[:200])
 
@@ -352,7 +352,7 @@ def _path(name: str) -> str:
     path = _HERE.sub("", name.replace("\\", "/"))
     fault = "must be relative" if path.startswith("/") or path[1:2] == ":" else path_fault(path)
     if fault:
-        raise BadArchive(f"the path {_shown(name)} in the archive {fault}")
+        raise BadArchive(f"the path {_short_name(name)} in the archive {fault}")
     return path
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.s3 import StoredObject
@@ -33,12 +33,10 @@ from tidegate.ingest.model import ingested_object, part_count
 from tidegate.ingest.sources import FileVersion
 from tidegate.projects.audit import act, audit_write
 from tidegate.queue.model import Request
+from tidegate.records import F
 
 if TYPE_CHECKING:
     from tidegate.ingest import Ingest
-
-# --- host pauses
-# Hosts that asked for a pause (Retry-After). The project sends them no requests until it is over.
 
 # Shorter pauses are not stored: the download that got the answer waits by itself.
 _SHORTEST = 5.0
@@ -49,11 +47,13 @@ _LONGEST = 24 * 3600.0
 class HostPause(NamedTuple):
     """The project sends no requests to the origin until the pause is over."""
 
-    origin: str
-    until: str
+    origin: Annotated[str, F("scheme, host and, if it is not the usual one, port")]
+    until: Annotated[str, F("when the pause is over, ISO 8601 UTC")]
 
 
 class HostPauses:
+    """Hosts that asked for a pause (Retry-After). The project sends them no requests until it is over."""
+
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
@@ -118,9 +118,6 @@ class HostPauses:
         )
         self._table.try_write(write)
 
-
-# --- host slots
-# Limits how many downloads a project runs from one host at once, over all functions. Each holds a slot as a lease.
 
 # Renewed while bytes come. So the slot of a function that died is free after this time.
 LEASE_SECONDS = 180
@@ -257,7 +254,7 @@ def _remote(ingest: Ingest, step: Step) -> Remote:
         allow_private,
         request.project_id,
         tuple(mirrors),
-        Politeness.of(request.payload),
+        Politeness.from_payload(request.payload),
         on_pause=lambda asked, seconds: ingest.host_pauses.note(request.project_id, asked, seconds),
     )
 

@@ -34,12 +34,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 # How "<" and "<?" begin in encodings of more than one byte a character, without a byte order mark.
-_STARTS = (
-    (b"<\0\0\0", "utf-32-le"),
-    (b"\0\0\0<", "utf-32-be"),
-    (b"<\0", "utf-16-le"),
-    (b"\0<", "utf-16-be"),
-)
+_STARTS = ((b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 _EBCDIC = "<?xml".encode("cp037")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
 _DECLARED = re.compile(rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
@@ -98,7 +93,7 @@ def mended(text: str) -> str:
 
 
 def _with_references(text: str) -> Iterator[str]:
-    """Leaves comments and CDATA sections alone. Takes linear time, for hostile text too."""
+    """The text with its references mended outside of comments and CDATA sections; in linear time, also if hostile."""
     place = 0
     while found := _KEPT_AS_IS.search(text, place):
         end = text.find("-->" if found[0] == "<!--" else "]]>", found.end())
@@ -129,9 +124,6 @@ def _with_prefixes(text: str) -> str:
     declared = "".join(f' xmlns:{name}="urn:undeclared:{name}"' for name in missing[:50])
     return text[: root.end()] + declared + text[root.end() :]
 
-
-# --- entry
-# One file that a source lists.
 
 MAX_ENTRIES = 10_000
 # The most bytes of one page of a list.
@@ -171,6 +163,15 @@ class Listing:
     skipped: list[str] = field(default_factory=list)
     # Folders directly below a directory index.
     folders: list[str] = field(default_factory=list)
+
+
+class _Skipped(list[str]):
+    """Why entries are left out. SourceBroken as soon as there are more than MAX_ENTRIES: a page may have millions."""
+
+    def append(self, why: str, /) -> None:
+        super().append(why)
+        if len(self) > MAX_ENTRIES:
+            raise SourceBroken(f"more than {MAX_ENTRIES} entries of the list cannot be read, such as: {why}")
 
 
 def unique(entries: Iterable[Entry]) -> list[Entry]:
@@ -245,13 +246,17 @@ _COREUTILS = re.compile(r"\\?([0-9a-fA-F]{32,128}) [ *](.+)")
 _BSD = re.compile(r"[A-Z0-9-]+ \((.+)\) = ([0-9a-fA-F]{32,128})")
 
 
+# More than any list that is accepted has, with comments and blank lines.
+_MOST_LINES = 20 * MAX_ENTRIES
 _SIGNED = "-----BEGIN PGP SIGNED MESSAGE-----"
 _SIGNATURE = "-----BEGIN PGP SIGNATURE-----"
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of the list; of a PGP clear-signed message, the lines inside. The signature is not verified."""
-    lines = [line.rstrip("\r") for line in text.splitlines()]
+    """The lines of the list; of a PGP clear-signed message, the lines inside. The signature is not verified.
+
+    Of very many lines, the rest is one: `from_sums` refuses such lists."""
+    lines = [line.rstrip("\r") for line in text.split("\n", _MOST_LINES)]
     if not lines or lines[0].strip() != _SIGNED:
         return lines
     begins = lines.index("") if "" in lines else 0
@@ -266,6 +271,8 @@ def looks_like_sums(text: str) -> bool:
 
 def from_sums(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
     """A SHA-256 is verified when the file is downloaded; other digests only show that a file changed."""
+    if text.count("\n") > _MOST_LINES:
+        raise SourceBroken(f"the checksum list has more than {_MOST_LINES} lines: split it")
     for number, line in enumerate(_lines(text), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -291,7 +298,7 @@ _MOST_OBJECTS = 100 * MAX_ENTRIES
 
 def from_json(text: str, base: str) -> Listing:
     """One entry that cannot be read does not keep the others from being listed; SourceBroken if none can be."""
-    skipped: list[str] = []
+    skipped = _Skipped()
 
     def entries() -> Iterator[Entry]:
         for index, item in enumerate(_json_files(text)):
@@ -379,9 +386,6 @@ def _described(listed: Any, base: str, index: int) -> Entry:
         dated=any(version),
     )
 
-
-# --- html index
-# Directory indexes of web servers.
 
 # Indexes link a file several times, and sort links and folders are left out. More than this is no index.
 _MOST_LINKS = 10 * MAX_ENTRIES
@@ -533,9 +537,6 @@ def local(element: Element) -> str:
     return str(element.tag).rsplit("}", 1)[-1]
 
 
-# --- xml feeds
-# RSS (podcasts too), Atom, S3 listings and sitemaps.
-
 # Read for each file of an item. A URL that is cut here is too long anyway.
 _LONGEST_TEXT = 2 * LONGEST_URL
 _XML_BASE = "{http://www.w3.org/XML/1998/namespace}base"
@@ -551,6 +552,7 @@ ROOTS = {
 
 
 def from_xml(text: str, base: str, wanted: str) -> Listing:
+    """RSS (podcasts too), Atom, S3 listings and sitemaps."""
     root = parsed(text)
     name = local(root).lower()
     found = ROOTS.get(name)
@@ -563,7 +565,7 @@ def from_xml(text: str, base: str, wanted: str) -> Listing:
     if found == "sitemap":
         return _sitemap(root, base)
     linked = _rss if found == "rss" else _atom
-    skipped: list[str] = []
+    skipped = _Skipped()
     files = unique(entry for entry, attached in linked(root, base, skipped) if attached)
     # A feed without any attached file is a list of pages, or of links to files.
     return Listing(found, files or unique(entry for entry, _ in linked(root, base, [])), skipped=skipped)
@@ -646,7 +648,7 @@ def _s3(root: Element, base: str) -> Listing:
     folder = here.path.rstrip("/")
     encoded = _text(root, "encodingtype") == "url"
     entries: list[Entry] = []
-    skipped: list[str] = []
+    skipped = _Skipped()
     last = ""
     for item in (child for child in root if local(child) == "Contents"):
         key = _text(item, "key")
@@ -679,7 +681,7 @@ def _sitemap(root: Element, base: str) -> Listing:
     places = ((_text(child, "loc"), _text(child, "lastmod")) for child in root)
     if local(root).lower() == "sitemapindex":
         return Listing("sitemap", [], _pages(resolved(base, place) for place, _ in places if place))
-    skipped: list[str] = []
+    skipped = _Skipped()
     made = (entry_at(base, place, changed, published=changed, skipped=skipped) for place, changed in places if place)
     return Listing("sitemap", unique(entry for entry in made if entry), skipped=skipped)
 
@@ -760,9 +762,6 @@ def _date(text: str | None) -> datetime | None:
         return read_date(given)
 
 
-# --- read
-# Parses a subscription's list of files, in any of the known formats.
-
 FORMATS = ("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap")
 _XML = frozenset({"rss", "atom", "s3", "sitemap"})
 _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
@@ -778,7 +777,7 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
         return from_xml(text, base, "auto")
     if kind == "json":
         return from_json(text, base)
-    skipped: list[str] = []
+    skipped = _Skipped()
     if kind == "html":
         folders: list[str] = []
         return Listing(kind, unique(from_html(text, base, skipped, folders)), [], skipped, list(dict.fromkeys(folders)))

@@ -37,9 +37,6 @@ from tidegate.queue.model import Request
 if TYPE_CHECKING:
     from tidegate.ingest import Ingest
 
-# --- politeness
-# Limits for reading from a source: connections, bandwidth and a delay between requests.
-
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
@@ -52,7 +49,7 @@ class Politeness:
     host_downloads: int | None = None
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any]) -> Politeness:
+    def from_payload(cls, payload: Mapping[str, Any]) -> Politeness:
         given = payload.get("politeness") or {}
         delay_s = float(given.get("delay_s") or 0)
         return cls(given.get("connections"), given.get("bytes_per_s"), delay_s, given.get("host_downloads"))
@@ -97,10 +94,6 @@ class Pacer:
             if seconds <= 0:
                 return
             self._wait(min(max(seconds, 0.001), 1.0))
-
-
-# --- what to fetch
-# What to fetch, for which request, and the result.
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +263,6 @@ def _from(item: dict[str, Any]) -> Unfinished:
     return Unfinished(**{name: item.get(name) for name in _FIELDS})  # type: ignore[arg-type]
 
 
-# --- run
-# State of one download within one invocation: time left, limits, progress and the running digest.
-
 # Parts in memory at once: being fetched, being stored, or waiting to be hashed.
 WINDOW = 4
 # How often a waiting run checks whether its request was cancelled or paused.
@@ -283,6 +273,8 @@ PartJob = Callable[[], bytearray]
 
 
 class FetchRun:
+    """State of one download within one invocation: time left, limits, progress and the running digest."""
+
     def __init__(self, ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float) -> None:
         self.ingest = ingest
         self.store = ingest.parts
@@ -364,16 +356,16 @@ class FetchRun:
                 for job in jobs:
                     window.append(pool.submit(job))
                     if len(window) >= self._at_once:
-                        self._take(self._result(window.popleft()), hashed=hashed)
+                        self._count(self._result(window.popleft()), hashed=hashed)
                 while window:
-                    self._take(self._result(window.popleft()), hashed=hashed)
+                    self._count(self._result(window.popleft()), hashed=hashed)
             except BaseException:
                 self._stopped.set()
                 for future in window:
                     future.cancel()
                 raise
 
-    def _take(self, piece: bytearray, *, hashed: bool) -> None:
+    def _count(self, piece: bytearray, *, hashed: bool) -> None:
         if hashed:
             self.digest.update(piece)
         self.taken += len(piece)
@@ -386,9 +378,6 @@ class FetchRun:
             self.report_progress()
         return future.result()
 
-
-# --- mirrors
-# The URLs from which a file's parts are fetched: the first one, and mirrors that have the same version.
 
 # If a source asks for a longer pause, a mirror or the next attempt continues.
 LONGEST_PAUSE = 20.0
@@ -406,6 +395,8 @@ class Address:
 
 
 class Mirrors:
+    """The URLs from which a file's parts are fetched: the first one, and mirrors that have the same version."""
+
     def __init__(self, run: FetchRun, url: str, source: Source, *, rests: bool = False) -> None:
         """`rests`: the host of `url` asked for a pause, so only mirrors may be used."""
         self._run = run
@@ -596,8 +587,7 @@ def _resume_parts(run: FetchRun, begun: Unfinished) -> Fetched | None:
     mirrors.find(run.remote.urls)
     if not mirrors:
         error = NotSent(
-            "the source asked for a pause, and no mirror has the same version of the file",
-            retry_after=LONGEST_PAUSE,
+            "the source asked for a pause, and no mirror has the same version of the file", retry_after=LONGEST_PAUSE
         )
         error.put_off = True
         raise error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Store, Write, check, delete, put_new, update
 from tidegate.common.ids import digest
 from tidegate.common.json_input import whole_number
 from tidegate.common.sequences import Listed
@@ -110,6 +110,10 @@ class SourceList:
     # All URLs that it lists, chosen or not. Not all there are, if a folder could not be read.
     urls: frozenset[str] = frozenset()
     complete: bool = True
+    # How many of its entries cannot be read: their URLs are not in `urls`.
+    unreadable: int = 0
+    # The folders that it lists and that were not to be read.
+    unread: tuple[str, ...] = ()
 
     @property
     def named(self) -> list[str]:
@@ -164,12 +168,13 @@ def read_source(
         entries += more.entries
         skipped += more.skipped
         to_read += more.more
-    complete = True
+    complete, unreadable = True, len(skipped)
     if selection.recursive and listing.folders:
         tree = _Tree(get, first.url)
         entries += tree.read(listing)
         skipped += tree.skipped
         complete = tree.complete
+        unreadable += tree.unreadable
     found = unique(entries)
     taken = chosen(found, selection.include, selection.exclude, selection.file_path)
     return SourceList(
@@ -181,6 +186,8 @@ def read_source(
         tuple(skipped),
         frozenset(entry.url for entry in found),
         complete,
+        unreadable,
+        () if selection.recursive else tuple(listing.folders),
     )
 
 
@@ -191,6 +198,7 @@ class _Tree:
         self._get = get
         self._root = root.partition("?")[0].rsplit("/", 1)[0] + "/"
         self.skipped: list[str] = []
+        self.unreadable = 0
         self.complete = True
 
     def read(self, index: Listing) -> list[Entry]:
@@ -230,6 +238,7 @@ class _Tree:
                 continue
             entries += listing.entries
             self.skipped += listing.skipped
+            self.unreadable += len(listing.skipped)
             to_read += ((folder, (*above, content)) for folder in listing.folders)
         return entries
 
@@ -244,9 +253,6 @@ def _content(listing: Listing, base: str) -> str:
     files = sorted(f"{entry.url.removeprefix(folder)} {entry.fingerprint}" for entry in listing.entries)
     return digest(*files, "", *sorted(url.removeprefix(folder) for url in listing.folders), length=32)
 
-
-# --- subscription model
-# Subscriptions: remote sources of files that are scanned by schedule or by hand.
 
 # A paused subscription is not scanned by its schedule, but can be scanned by hand.
 DELETING = "deleting"
@@ -272,8 +278,7 @@ class Subscription(Schedule):
     on_delete: OnDelete = "keep"
     politeness: Annotated[dict[str, int | float] | None, F("how gently its files are fetched", changes=True)] = None
     concurrency: Annotated[
-        int,
-        F("how many of its downloads run in parallel; a change affects new ones only", ge=1, le=16, changes=True),
+        int, F("how many of its downloads run in parallel; a change affects new ones only", ge=1, le=16, changes=True)
     ] = 1
     # 5 if None.
     priority: Annotated[Priority | None, F("priority of its scheduled scans and their downloads", changes=True)] = None
@@ -296,9 +301,6 @@ class Subscription(Schedule):
     def selection(self) -> Selection:
         return Selection(self.format, self.include, self.exclude, self.file_path, self.recursive)
 
-
-# --- store
-# Subscriptions in the table, and the entries of their lists that were seen.
 
 # Subscriptions are deleted by hand, not within seconds.
 _QUOTA_RETRY_SECONDS = 3600
@@ -352,6 +354,9 @@ class SeenEntry(NamedTuple):
     # Its path in the library; and since when the source does not list it any more, in Unix seconds.
     path: str | None = None
     gone_at: int = 0
+    # With which ids it was brought: those of the subscription may have changed since. None: not stored by this version.
+    biz_id: int | None = None
+    app_id: int | None = None
 
     def is_queued(self, entry: Entry) -> bool:
         """Whether this version of the entry was queued, as far as the list shows it, and its download did not fail."""
@@ -368,6 +373,7 @@ _SEEN_ATTRIBUTES = (*(name for name in SeenEntry._fields if name != "version"), 
 Writes = list[Write]
 
 
+_FAILURE = ("failed", "failures", "again")
 # An entry that fails again and again is queued every 256th scan.
 _MOST_DOUBLED = 8
 
@@ -378,12 +384,12 @@ def _seen(item: Mapping[str, Any]) -> SeenEntry:
     version = FileVersion(item.get("etag"), None if length is None else int(length), item.get("modified"))
     fingerprint, failed, listed = str(item.get("fingerprint", "")), item.get("failed"), item.get("listed")
     gone_at = int(item.get("gone_at", 0))
-    return SeenEntry(fingerprint, failed, count, again, listed, version, compared, item.get("path"), gone_at)
+    place = item.get("path"), gone_at, item.get("biz_id"), item.get("app_id")
+    return SeenEntry(fingerprint, failed, count, again, listed, version, compared, *place)
 
 
-class SubscriptionStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class SubscriptionStore(Store):
+    """Subscriptions in the table, and the entries of their lists that were seen."""
 
     def add(self, subscription: Subscription, line: AuditLine, limit: int) -> None:
         """QuotaExceeded if the project has `limit` of them already."""
@@ -394,7 +400,7 @@ class SubscriptionStore:
         except ConditionFailed as error:
             if 1 not in error.failed:
                 raise
-            raise QuotaExceeded.of("subscriptions", limit, _QUOTA_RETRY_SECONDS) from error
+            raise QuotaExceeded.for_limit("subscriptions", limit, _QUOTA_RETRY_SECONDS) from error
 
     def get(self, project_id: str, subscription_id: str) -> Subscription | None:
         item = self._table.get(keys.subscription(project_id, subscription_id), consistent=True)
@@ -455,9 +461,10 @@ class SubscriptionStore:
         self._table.try_write(update(key, version.known(), removes=gone, condition=same, mine=fingerprint))
 
     def seen_writes(self, subscription: Subscription, entry: Entry, listed: str | None = None) -> Writes:
-        """Marks the entry as seen, in the transaction that queues its download; refused for a deleted subscription.
+        """The writes that mark the entry as seen, for the transaction that queues its download.
 
-        `listed` is its fingerprint in the list, if that is another one.
+        They fail if the subscription was deleted. `listed`: the entry's fingerprint in the list, if it differs from
+        the entry's own.
         """
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
@@ -465,7 +472,8 @@ class SubscriptionStore:
             # What is known of earlier failures stays: they count if the download fails again.
             update(
                 known,
-                {"url": entry.url, "fingerprint": entry.fingerprint, "listed": listed, "path": entry.path},
+                {"url": entry.url, "fingerprint": entry.fingerprint, "listed": listed}
+                | {"path": entry.path, "biz_id": subscription.biz_id, "app_id": subscription.app_id},
                 removes=("gone_at",) if listed else ("listed", "gone_at"),
                 condition="attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
@@ -478,28 +486,36 @@ class SubscriptionStore:
             ),
         ]
 
-    def forget_writes(self, project_id: str, subscription_id: str, url: str, failed: str | None) -> Writes:
-        """Makes the next scan send no ETag and queue the entry again. If its download `failed`, with this fingerprint,
-        a scan by schedule does so after 1, 2, 4 … scans: a link may be dead."""
+    def forget_writes(
+        self, project_id: str, subscription_id: str, url: str, fingerprint: str | None, *, failed: bool
+    ) -> Writes:
+        """Makes the next scan send no ETag and queue the entry again. If its download `failed`, a scan by schedule does
+        so after 1, 2, 4 … scans: a link may be dead. Nothing, if another download of the URL has decided since."""
         subscription = self.get(project_id, subscription_id)
-        if subscription is None:
+        if subscription is None or subscription.status == DELETING:
             return []
         key = keys.manifest_entry(project_id, subscription_id, url)
         counted = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
-        if failed is None:
+        known, same = _seen(self._table.get(key, consistent=True) or {}), "#fingerprint = :mine"
+        if not fingerprint:
             return [delete(key), counted]
-        known = _seen(self._table.get(key, consistent=True) or {})
-        times = 1 + (known.failures if known.failed == failed else 0)
-        again = subscription.scans + 2 ** min(times - 1, _MOST_DOUBLED)
-        sets = {"url": url, "fingerprint": "", "failed": failed, "failures": times, "again": again}
-        return [update(key, sets), counted]
+        if known.fingerprint != fingerprint:
+            return []
+        sets: dict[str, Any] = {"fingerprint": ""}
+        if failed:
+            times = 1 + (known.failures if known.failed == fingerprint else 0)
+            again = subscription.scans + 2 ** min(times - 1, _MOST_DOUBLED)
+            sets |= {"failed": fingerprint, "failures": times, "again": again}
+        removes = () if failed else _FAILURE
+        return [update(key, sets, removes=removes, condition=same, mine=fingerprint), counted]
 
     def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
         """For a failed download that is retried: marks the entry as seen, so that no scan queues it again."""
-        if self.get(project_id, subscription_id) is None:
+        key = keys.manifest_entry(project_id, subscription_id, url)
+        if _seen(self._table.get(key, consistent=True) or {}).failed != fingerprint:
             return []
-        known = keys.manifest_entry(project_id, subscription_id, url)
-        return [put(known | {"url": url, "fingerprint": fingerprint})]
+        same = "#failed = :mine"
+        return [update(key, {"fingerprint": fingerprint}, removes=_FAILURE, condition=same, mine=fingerprint)]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
         """Marks it as being deleted. Compensation continues until all its records are gone."""

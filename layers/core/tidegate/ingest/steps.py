@@ -178,7 +178,7 @@ def forget_digest(ingest: Ingest, request: Request) -> None:
 
 
 def _source(ingest: Ingest, step: Step, file: File, url: str) -> str:
-    """`same`, `changed`, `gone`, or `unknown` if the source sends neither a size nor an ETag."""
+    """Compares the file with its source: `same`, `changed`, `gone`, or `unknown` without a size and an ETag."""
     project_id = step.request.project_id
     name = step.request.payload.get("credentials")
     credential = ingest.credentials.get(project_id, str(name)) if name else None
@@ -214,11 +214,8 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
     return "unknown" if not matches else "same" if all(matches) else "changed"
 
 
-# --- verify
-# `verify`: reads a large upload, and makes it ready if it is what was announced.
-
-
 def verify(ingest: Ingest, step: Step) -> StepOutcome:
+    """`verify`: reads a large upload, and makes it ready if it is what was announced."""
     request, turn = step.request, step.turn(lambda done: {"bytes": done})
     file_id = str(request.payload["file_id"])
     try:

@@ -220,7 +220,8 @@ def _with_file(
     now = ingest.clock()
     request_id = request_id or new_id("req", now)
     file = new_file(project_id, announced, COMING, now)
-    file = replace(file, request_id=request_id, source_url=payload.get("source_url"))
+    source_url = payload.get("source_url")
+    file = replace(file, request_id=request_id, source_url=source_url, subscription_id=subscription_id)
     request = ingest.queue.submit(
         project_id,
         type,

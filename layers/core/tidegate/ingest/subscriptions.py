@@ -17,16 +17,7 @@ from aws_lambda_powertools import Logger
 from tidegate.aws import keys
 from tidegate.common.ids import digest, iso, new_id
 from tidegate.common.sequences import Listed
-from tidegate.errors import (
-    Conflict,
-    FetchError,
-    InUse,
-    LeaseLost,
-    NotSent,
-    RecordNotFound,
-    UrlNotAllowed,
-    WrongState,
-)
+from tidegate.errors import Conflict, FetchError, InUse, LeaseLost, NotSent, RecordNotFound, UrlNotAllowed, WrongState
 from tidegate.files.library import Announcement
 from tidegate.http.guard import Credential, origin_of_text
 from tidegate.http.model import Limits
@@ -154,7 +145,7 @@ def plan_of(ingest: Ingest, project_id: str, subscription_id: str, found: Source
 def scan_now(
     ingest: Ingest, project_id: str, subscription_id: str, who: str, confirm_trash: int | None = None
 ) -> Request:
-    """Queues a scan of the source now. `confirm_trash`: so many files may be gone at once."""
+    """Queues a scan of the source now. `confirm_trash`: how many vanished files it may put into the trash."""
     subscription_of(ingest, project_id, subscription_id)
     return scan(ingest, project_id, subscription_id, priority=BY_HAND, who=who, confirm_trash=confirm_trash)
 
@@ -263,8 +254,7 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
     now = iso(ingest.clock())
     if found.entries is None:
         return StepOutcome(
-            {"unchanged": True, "listed": 0, "queued": 0},
-            [ingest.store.scanned_write(subscription, found.etag, now)],
+            {"unchanged": True, "listed": 0, "queued": 0}, [ingest.store.scanned_write(subscription, found.etag, now)]
         )
     seen = ingest.store.seen(subscription.project_id, subscription.subscription_id)
     fresh = [entry for entry in found.entries if entry.url not in seen or not seen[entry.url].is_queued(entry)]
@@ -272,7 +262,8 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
     if request.payload.get("by_schedule"):
         scan = subscription.scans + 1
         put_off = [entry.url for entry in fresh if entry.url in seen and seen[entry.url].puts_off(entry, scan)]
-        fresh = [entry for entry in fresh if entry.url not in set(put_off)]
+        late = set(put_off)
+        fresh = [entry for entry in fresh if entry.url not in late]
     compared = _Comparison(ingest, step, subscription, seen)
     fresh += compared.changed(found.entries)
     # While entries are put off or compared, the list must be read: a 304 would hide them.
@@ -351,31 +342,41 @@ def _follow_deletions(
 
 
 def gone_of(found: SourceList, seen: Mapping[str, SeenEntry]) -> dict[str, SeenEntry]:
-    """The entries that were listed before. None if the list cannot be trusted in this: a folder was not read."""
-    return {url: entry for url, entry in seen.items() if url not in found.urls} if found.complete else {}
+    """The entries that were listed before, outside of folders that are not to be read any more. None if the list cannot
+    be trusted in this: a folder could not be read."""
+    gone = {url: entry for url, entry in seen.items() if url not in found.urls} if found.complete else {}
+    return {url: entry for url, entry in gone.items() if not url.startswith(found.unread)}
 
 
 def _held_back(fresh: Sequence[str], known: int, found: SourceList, confirmed: object) -> str | None:
     """Why the deletions are not followed; None if they are."""
     if not found.urls:
         return "the source lists nothing at all"
-    if len(fresh) <= max(MOST_GONE, known * MOST_GONE_PERCENT // 100):
+    many = len(fresh) > max(MOST_GONE, known * MOST_GONE_PERCENT // 100)
+    if not (many or found.unreadable) or (isinstance(confirmed, int) and confirmed >= len(fresh)):
         return None
-    if isinstance(confirmed, int) and confirmed >= len(fresh):
-        return None
+    if found.unreadable:
+        entries = "1 entry" if found.unreadable == 1 else f"{found.unreadable} entries"
+        return (
+            f"{entries} of the list cannot be read, and may be files that look gone. Correct the list; or, if they are "
+            f"gone, scan with confirm_trash={max(1, len(fresh))}"
+        )
     share = f"{len(fresh)} of {known} files are gone: more than {MOST_GONE}, and more than {MOST_GONE_PERCENT} %"
     return f"{share}. If that is right, scan with confirm_trash={len(fresh)}"
 
 
 def _delete_gone(ingest: Ingest, step: Step, subscription: Subscription, url: str, entry: SeenEntry) -> bool:
-    """Deletes the files that came from a URL. False if one is in use: a later scan tries again."""
+    """Deletes the files that the subscription brought from a URL, not those that others brought from there. False if
+    one is in use: a later scan tries again."""
     step.heartbeat({})
-    place = (subscription.biz_id, subscription.app_id, entry.path or "")
+    biz_id = subscription.biz_id if entry.biz_id is None else entry.biz_id
+    app_id = subscription.app_id if entry.app_id is None else entry.app_id
+    place = (int(biz_id), int(app_id), entry.path or "")
     cursor: str | None = None
     while entry.path:
         page = ingest.files.find(subscription.project_id, place, _PAGE, cursor)
         for file in page.items:
-            if file.source_url == url:
+            if file.source_url == url and file.subscription_id == subscription.subscription_id:
                 try:
                     ingest.library().delete(subscription.project_id, file.file_id, who="subscription")
                 except RecordNotFound:
@@ -437,7 +438,7 @@ class _Comparison:
         how = dict(zip(("credential", "allow_private"), _access(ingest, subscription), strict=True))
         ends_in = (self._step.request.deadline or math.inf) - ingest.clock().timestamp()
         until = ingest.monotonic() + min(_COMPARE_SECONDS, self._step.seconds_left / 2, ends_in / 2)
-        polite = Politeness.of({"politeness": subscription.politeness})
+        polite = Politeness.from_payload({"politeness": subscription.politeness})
         pacer = Pacer(Politeness(delay_s=polite.delay_s or _COMPARE_PAUSE), time.sleep, ingest.monotonic)
         found: list[Entry] = []
         for entry in asked:
@@ -524,7 +525,7 @@ def _queue_all(
 def _queue(
     ingest: Ingest, step: Step, subscription: Subscription, entry: Entry, lane: int, compared: _Comparison
 ) -> bool:
-    """False for a URL that may not be fetched: one bad entry does not stop the others."""
+    """Queues the download of an entry. False if its URL may not be fetched: a bad entry does not stop the others."""
     announced = Announcement(
         subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
     )

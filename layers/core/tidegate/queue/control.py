@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from aws_lambda_powertools import Logger
 
@@ -39,6 +39,7 @@ from tidegate.queue.model import (
 )
 from tidegate.queue.queue import SILENCE_SECONDS, Queue
 from tidegate.queue.store import CHANNEL, MUTEX, REQUEST, SLOT, Refused, audit_line
+from tidegate.records import F
 
 # --- control
 # Actions of callers on a request: cancel, pause, resume, retry, prioritize.
@@ -153,8 +154,10 @@ def act_on_many(
 ) -> BulkOutcome:
     """Acts on one page of those that match. To act on all, call it with `next_cursor` until that is None."""
     page = queue.store.list(project_id, limit, cursor, **wanted)
-    allowed = TRANSITIONS[action][0]
-    candidates = [request for request in page.items if request.status in allowed]
+    allowed = TRANSITIONS[action.replace("-", "_")][0]
+    # Those that were never tried wait for the time that they were ordered for, not for a retry.
+    tried = 1 if action == "retry-now" else 0
+    candidates = [request for request in page.items if request.status in allowed and request.attempt >= tried]
     with ThreadPoolExecutor(_THREADS) as pool:
         changed = sum(pool.map(lambda request: _try(queue, request, action, priority, who), candidates))
     return BulkOutcome(changed, len(page.items) - changed, page.next_cursor)
@@ -166,7 +169,7 @@ def _try(queue: Queue, request: Request, action: str, priority: int | None, who:
         if action == "prioritize":
             prioritize(queue, *ids, priority or request.priority, who)
         else:
-            {"cancel": cancel, "retry": retry}[action](queue, *ids, who)
+            {"cancel": cancel, "retry": retry, "retry-now": retry_now}[action](queue, *ids, who)
     except (Conflict, QuotaExceeded, RecordNotFound, WrongState):
         return False
     return True
@@ -180,21 +183,19 @@ def _stop(queue: Queue, request: Request, why: str) -> None:
         logger.exception("the state machine was not stopped", request_id=request.request_id)
 
 
-# --- channels
-# Channels for operators: capacity, pause and resume, and how many requests wait for how long.
-
-
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
     channel: str
-    capacity: int
-    running: int
-    queued: int
-    paused: bool
-    oldest_wait_s: float
+    capacity: Annotated[int, F("how many requests of the channel may run in parallel")]
+    running: Annotated[int, F("number of running requests")]
+    queued: Annotated[int, F("number of waiting requests")]
+    paused: Annotated[bool, F("true while no requests are started")]
+    oldest_wait_s: Annotated[float, F("how long the oldest waiting request has waited, in seconds")]
 
 
 class Channels:
+    """Channels for operators: capacity, pause and resume, and how many requests wait for how long."""
+
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._store = queue.channel_store

@@ -1,10 +1,11 @@
-"""The nouns of the queue: requests with their states and policies, channels, places, and whose turn it is. Pure."""
+"""The nouns of the queue: requests, their states and policies, channels, places, turns and statistics. Pure."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -111,7 +112,7 @@ class Request:
         path = str(self.payload.get("file_path") or "").rstrip("/")
         return self.payload.get("name") or self.payload.get("file_name") or path.rpartition("/")[2] or None
 
-    def shown(self) -> dict[str, Any]:
+    def view(self) -> dict[str, Any]:
         """The request as callers and notices see it, without the payload, which has internal references."""
         view = view_of(self)
         return view if self.status in WAITING else {k: v for k, v in view.items() if k != "last_wait_reason"}
@@ -302,7 +303,8 @@ class WaitingPlace:
     slots: int | None = None
 
     def takes(self, ceiling: int) -> int:
-        """How many slots it takes. One that needs more than the project may hold takes all of these, and runs alone."""
+        """How many slots the request takes. If it needs more than its project may hold, it takes all of them and runs
+        alone."""
         return max(1, min(self.slots or 1, ceiling))
 
 
@@ -379,9 +381,6 @@ def ceiling(capacity: int, fixed_share: int | None) -> int:
     return capacity if fixed_share is None else min(fixed_share, capacity)
 
 
-# --- turns
-# The order of one admission run: which project of a channel is next, with which of its requests.
-
 # If more projects wait, only those that have waited longest for their turn are considered; the others move up.
 _LANES_PER_RUN = 25
 _PLACES_PER_RUN = 200
@@ -389,7 +388,10 @@ _PLACES_PER_RUN = 200
 
 @dataclass(slots=True)
 class Turns:
-    """One run's view of a channel, updated with each admission of the run."""
+    """The order of one admission run: which project of a channel is next, with which of its requests.
+
+    One run's view of a channel, updated with each admission of the run.
+    """
 
     channel: Channel
     standings: dict[str, Standing]
@@ -605,3 +607,96 @@ class Turns:
         if place.not_before is not None and place.not_before > self.now:
             return BACKOFF
         return MUTEX if (place.project_id, str(place.mutex)) in self._held_mutexes else None
+
+
+# --- stats
+# Statistics of requests: counts, success rate and durations. Kept as counters, so no request is read for them.
+
+# Durations are counted in classes, each wider than the one before by this factor; a percentile is its class's mean.
+_CLASS_GROWTH = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFigures:
+    count: Annotated[int, F("number of requests")]
+    by_status: Annotated[dict[str, int], F("number of requests by status")] = field(default_factory=dict)
+    success_rate: Annotated[float | None, F("share that succeeded, 0 to 1")] = None
+    mean_s: Annotated[float | None, F("mean run time in seconds")] = None
+    p95_s: Annotated[float | None, F("95th percentile of the run time in seconds")] = None
+    mean_cpu_s: Annotated[
+        float | None, F("mean CPU time of a request that ended, over all its attempts, in seconds")
+    ] = None
+    peak_memory_mb: Annotated[int | None, F("the most memory that a function used for one, in MB, within 15 %")] = None
+    bytes: Annotated[int | None, F("bytes that were fetched, read or written for them")] = None
+
+
+def counts_of(request: Request | None) -> dict[str, int]:
+    """A request's part of the counts of its type: its status and, if it completed or failed, its duration by class."""
+    if request is None:
+        return {}
+    counts = {request.status: 1}
+    if request.status in (COMPLETED, FAILED) and request.start_time and request.finish_time:
+        milliseconds = request.worked_until(datetime.fromisoformat(request.finish_time))
+        duration = round(math.log(max(1, milliseconds), _CLASS_GROWTH))
+        counts |= {f"n{duration}": 1, f"ms{duration}": milliseconds}
+    if request.status in (COMPLETED, FAILED) and request.peak_mb:
+        memory = round(math.log(request.peak_mb, _CLASS_GROWTH))
+        counts |= {f"k{memory}": 1, f"mb{memory}": request.peak_mb}
+        counts |= {"cpu": request.cpu_ms, "bytes": request.moved_bytes}
+    return counts
+
+
+def change_of(old: Request | None, new: Request) -> dict[str, int]:
+    """The change of the counts when a request is submitted (`old` is None) or changes its state."""
+    before, after = counts_of(old), counts_of(new)
+    changes = {name: after.get(name, 0) - before.get(name, 0) for name in before.keys() | after.keys()}
+    return {name: change for name, change in changes.items() if change}
+
+
+def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, RequestFigures]:
+    """The statistics of each type, from (type, counts) pairs. A type may occur any number of times."""
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for kind, counts in counted:
+        sums[kind].update(counts)
+    return {kind: stats for kind, counts in sorted(sums.items()) if (stats := _stats(counts)).count}
+
+
+def _stats(counts: Counter[str]) -> RequestFigures:
+    # Negative if a request from before there were counts left a status to which it was never added.
+    by_status = {status: counts[status] for status in sorted(STATES) if counts[status] > 0}
+    ended = by_status.get(COMPLETED, 0) + by_status.get(FAILED, 0)
+    classes, memories = _classes(counts, "n"), _classes(counts, "k")
+    measured = sum(counts[f"k{number}"] for number in memories)
+    timed = sum(counts[f"n{number}"] for number in classes)
+    milliseconds = sum(counts[f"ms{number}"] for number in classes)
+    return RequestFigures(
+        count=sum(by_status.values()),
+        by_status=by_status,
+        success_rate=round(by_status.get(COMPLETED, 0) / ended, 4) if ended else None,
+        mean_s=round(milliseconds / timed / 1000, 3) if timed else None,
+        p95_s=_percentile(counts, classes, 0.95 * timed) if timed else None,
+        mean_cpu_s=round(counts["cpu"] / measured / 1000, 3) if measured else None,
+        peak_memory_mb=round(counts[f"mb{memories[-1]}"] / counts[f"k{memories[-1]}"]) if measured else None,
+        bytes=counts["bytes"] if measured else None,
+    )
+
+
+def _classes(counts: Counter[str], kind: str) -> list[int]:
+    return sorted(
+        int(name[1:]) for name, count in counts.items() if name[0] == kind and name[1:].isdigit() and count > 0
+    )
+
+
+def _percentile(counts: Counter[str], classes: list[int], wanted: float) -> float:
+    """A percentile by nearest rank. Only counts and sums of classes are known, so it is the mean of a class."""
+    seen = 0
+    for number in classes:
+        seen += counts[f"n{number}"]
+        if seen >= wanted:
+            break
+    return round(counts[f"ms{number}"] / counts[f"n{number}"] / 1000, 3)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Nearest rank: a value that really occurred."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

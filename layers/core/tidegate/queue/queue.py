@@ -72,9 +72,6 @@ if TYPE_CHECKING:
     from tidegate.queue.retention import RecordOwners
     from tidegate.settings import Settings
 
-# --- wakeups
-# Messages that run admission: now, in the channel's FIFO group, or at a later time, as a delayed message.
-
 logger = Logger(service="tidegate", child=True)
 
 
@@ -84,6 +81,8 @@ _SAME_RUN_SECONDS = 10
 
 
 class AdmissionQueue:
+    """Messages that run admission: now, in the channel's FIFO group, or at a later time, as a delayed message."""
+
     def __init__(self, channels: ChannelStore, admission: SqsQueue, wakeups: SqsQueue, clock: Clock) -> None:
         self._channels = channels
         self._admission = admission
@@ -125,7 +124,7 @@ class AdmissionQueue:
 
     @staticmethod
     def _send(queue: SqsQueue, *messages: Message) -> bool:
-        """Logs a failure and returns False: compensation triggers channels whose message was lost."""
+        """Sends the messages. False, and a log line, if that failed: compensation then triggers their channels."""
         try:
             queue.send(*messages)
             return True
@@ -136,12 +135,11 @@ class AdmissionQueue:
             return False
 
 
-# --- runner
-# Starts, checks and stops the state machine that runs a request.
-
-
 class RequestRunner:
-    """An execution is named by request and attempt. A long one continues in further executions: the latest counts."""
+    """Starts, checks and stops the state machine that runs a request.
+
+    An execution is named by request and attempt. A long one continues in further executions: the latest counts.
+    """
 
     def __init__(
         self, machines: Machines, freeze: Freeze, arns: Mapping[str, str], policies: Mapping[str, Policy]
@@ -215,9 +213,6 @@ class RequestRunner:
         return (f"{self._name(request)}-{part}{number}-1" for number in count(first))
 
 
-# --- attempt
-# A worker's handle on its attempt: checks that it may continue, sends heartbeats and reports progress.
-
 # Takes the request as it was just read, and its progress.
 ReportProgress = Callable[[Request, Mapping[str, Any]], None]
 
@@ -236,7 +231,9 @@ class Timing:
 
 
 class RunningAttempt:
-    """Call it after each step of the work, as often as you like: it does something only when its timing says so.
+    """A worker's handle on its attempt: checks that it may continue, sends heartbeats and reports progress.
+
+    Call it after each step of the work, as often as you like: it does something only when its timing says so.
 
     The worker must stop if it raises LeaseLost or RequestTimedOut, or Frozen if it `parks`. As a context manager, it
     also sends heartbeats while the work waits for one call. Compensation replaces a worker that sends none.
@@ -290,7 +287,7 @@ class RunningAttempt:
             error.used = self.used
 
     def rest(self) -> None:
-        """Call it if this function ends and another one will continue: until then no heartbeat is missing."""
+        """Ends the heartbeats because another function will continue: until it does, none is missing."""
         with self._beating:
             self._over.set()
             self._queue.store.rest(self._request, self._queue.clock(), self._worker, self.used)
@@ -357,9 +354,6 @@ def _peak_megabytes() -> int:
     kilobytes = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
     return math.ceil(int(kilobytes) / 1024)
 
-
-# --- queue
-# The request queue: submits requests, takes the heartbeats of running ones, and ends them or queues them again.
 
 # Compensation looks again after this long at a channel that waits, and at a request that no function works on.
 SILENCE_SECONDS = 60
@@ -497,7 +491,7 @@ class Queue:
         limit, queued = self.usage.queued(project_id)
         if limit is not None and queued >= limit and self.store.get(project_id, request.request_id) is None:
             # Without the transaction, which would cost as much as if it were accepted.
-            raise QuotaExceeded.of("queued", limit, QUEUE_RETRY_SECONDS)
+            raise QuotaExceeded.for_limit("queued", limit, QUEUE_RETRY_SECONDS)
         added = self.store.add(request, line, extra_writes, limit)
         if added.not_before and not_before:
             self.admission_queue.wake(added.channel, not_before, now)
@@ -542,14 +536,14 @@ class Queue:
             raise RecordNotFound(f"this project has no request {request_id[:200]}")
         return request
 
-    def shown(self, request: Request) -> dict[str, Any]:
+    def view(self, request: Request) -> dict[str, Any]:
         """The request as callers and notices see it."""
-        return self.views.get(request.type, Request.shown)(request)
+        return self.views.get(request.type, Request.view)(request)
 
     def shown_by_id(self, project_id: str, request_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The requests that exist, as callers and notices see them, by id."""
         found = self.store.get_many((project_id, request_id) for request_id in request_ids)
-        return {request_id: self.shown(request) for (_, request_id), request in found.items()}
+        return {request_id: self.view(request) for (_, request_id), request in found.items()}
 
     def running(self, project_id: str, request_id: str, attempt: int, *, parks: bool = True) -> Request:
         """The request, if this attempt may still run. Workers check it before and during their work.
@@ -693,7 +687,7 @@ class Queue:
         self.admission_queue.trigger(ended.channel)
 
     def _notice(self, ended: Request, now: datetime) -> Notice:
-        kind, data = notice_kind(ended.type, ended.status), self.shown(ended)
+        kind, data = notice_kind(ended.type, ended.status), self.view(ended)
         return Notice(
             notice_id=notice_id_for(kind, ended.request_id, f"{ended.status}-{ended.version}"),
             project_id=ended.project_id,

@@ -7,16 +7,16 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from itertools import dropwhile, islice, takewhile
-from typing import Any
+from typing import Annotated, Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
 from tidegate.aws.s3 import Found, Upload
-from tidegate.aws.table import Item, Table, delete, put, update
+from tidegate.aws.table import Item, Store, Table, delete, put, update
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Invalid, WrongState
@@ -24,16 +24,13 @@ from tidegate.files.model import PARTS_SECONDS
 from tidegate.queue.model import Request
 from tidegate.queue.queue import Queue
 from tidegate.queue.store import request_from
-
-# --- store
-# Requests past their retention time, in partitions of the sparse index that only the clean-up reads.
+from tidegate.records import F, item_of, record_from
 
 logger = Logger(service="tidegate", child=True)
 
 
-class RetentionStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class RetentionStore(Store):
+    """Requests past their retention time, in partitions of the sparse index that only the clean-up reads."""
 
     def past(self, now: float, limit: int) -> Iterator[Request]:
         """At most `limit` requests whose retention is over. Skips malformed records, which would stop the others."""
@@ -81,19 +78,15 @@ class StoppedRun:
     """A run that deleted nothing, because it could not trust the table, or nothing of projects in which it would have
     deleted too much."""
 
-    run_id: str
+    run_id: Annotated[str, F("id of the run, for `confirm`")]
     kind: str
-    reason: str
-    stopped_at: str
-    # How many objects it had looked at, and how many of them had no record.
-    examined: int = 0
-    orphans: int = 0
-    confirmed_by: str | None = None
+    reason: Annotated[str, F("why it stopped")]
+    stopped_at: Annotated[str, F("when it stopped, ISO 8601 UTC")]
+    examined: Annotated[int, F("objects that it looked at")] = 0
+    orphans: Annotated[int, F("objects among them that belong to no record")] = 0
+    confirmed_by: Annotated[str | None, F("the key that confirmed it")] = None
     # Where its scan began: there the run begins that carries it out.
     after: str = ""
-
-
-_RUN = tuple(field.name for field in fields(StoppedRun))
 
 
 class StoppedRuns:
@@ -105,17 +98,17 @@ class StoppedRuns:
 
     def get(self) -> StoppedRun | None:
         item = self._table.get(keys.stopped_sweep(), consistent=True)
-        return StoppedRun(**{name: item[name] for name in _RUN if name in item}) if item else None
+        return record_from(StoppedRun, item) if item else None
 
     def stop(self, kind: str, reason: str, examined: int = 0, orphans: int = 0, after: str = "") -> StoppedRun:
         now = self._clock()
         run = StoppedRun(new_id("sweep", now), kind, reason, iso(now), examined, orphans, after=after)
-        self._table.write(put(keys.stopped_sweep() | {k: v for k, v in asdict(run).items() if v is not None}))
+        self._table.write(put(keys.stopped_sweep() | item_of(run)))
         logger.error("the clean-up stopped itself", run_id=run.run_id, why=reason, examined=examined, orphans=orphans)
         return run
 
     def confirm(self, run_id: str, who: str) -> StoppedRun:
-        """Allows what this run wanted to do. WrongState if the last run that stopped is another one."""
+        """Allows what this run stopped before doing. WrongState if another run has stopped since."""
         write = update(keys.stopped_sweep(), {"confirmed_by": who}, condition="#run_id = :run_id", run_id=run_id)
         if not self._table.try_write(write):
             raise WrongState(f"no stopped clean-up has the id {run_id}: look at the last one, and confirm that")
@@ -217,7 +210,7 @@ def archive(queue: Queue, requests: Sequence[Request]) -> None:
         by_project[request.project_id].append(request)
     today = queue.clock().date()
     for project_id, group in by_project.items():
-        lines = "".join(json.dumps(request.shown(), ensure_ascii=False) + "\n" for request in group)
+        lines = "".join(json.dumps(request.view(), ensure_ascii=False) + "\n" for request in group)
         name = digest(*(request.request_id for request in group), length=24)
         queue.bucket.put(f"{_prefix(project_id, today)}{name}.ndjson.gz", gzip.compress(lines.encode(), mtime=0))
 
@@ -241,9 +234,6 @@ def read_archive(
     records = list(page.values())
     return Listed(records[:limit], records[limit - 1]["request_id"] if len(records) > limit else None)
 
-
-# --- object owners
-# Finds out for the daily sweep which objects of the bucket belong to a record.
 
 KeyOf = Callable[[str, str], dict[str, str]]
 Needs = Callable[[Item, str], bool]
@@ -361,7 +351,8 @@ class Swept:
 
 @dataclass(slots=True)
 class _Scan:
-    """The objects without a record, by their owner, and where the scan ended: "" after the last object."""
+    """What a scan of the bucket found: objects without a record, by owner. `cursor`: where the next one begins; "" if
+    this one reached the last object."""
 
     orphans: list[tuple[RecordOwners, list[str]]] = field(default_factory=list)
     # By project: the objects that were looked at, and those of them without a record whose content would be lost.

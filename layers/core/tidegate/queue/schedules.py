@@ -62,8 +62,7 @@ When = Annotated[
     ),
 ]
 TimeZone = Annotated[
-    str,
-    F("IANA name of the time zone of `schedule`, such as `Asia/Shanghai`", check=_checked_by(check_timezone)),
+    str, F("IANA name of the time zone of `schedule`, such as `Asia/Shanghai`", check=_checked_by(check_timezone))
 ]
 Status = Literal["active", "paused"]
 
@@ -164,9 +163,6 @@ def _moment(seconds: int) -> str:
     return iso(datetime.fromtimestamp(seconds, UTC))
 
 
-# --- schedules
-# Create, change, pause and delete schedules; and once a minute, run those that are due.
-
 _RUNS_KEPT = timedelta(days=31)
 # People delete schedules; a slot does not become free within seconds.
 _QUOTA_RETRY_SECONDS = 3600
@@ -231,7 +227,7 @@ def request_is_active(queue: Queue, project_id: str, request_id: str) -> bool:
 
 
 class Schedules(Generic[S, Order]):
-    """The schedules of one kind."""
+    """Create, change, pause and delete schedules; and once a minute, run those that are due."""
 
     def __init__(self, queue: Queue, kind: ScheduleKind[S, Order]) -> None:
         self._table, self._clock = queue.table, queue.clock
@@ -266,7 +262,7 @@ class Schedules(Generic[S, Order]):
         except ConditionFailed as error:
             # If the record exists, the response to the first try was lost and the SDK wrote again.
             if 0 not in error.failed:
-                raise QuotaExceeded.of(self._orders.quota, limit, _QUOTA_RETRY_SECONDS) from error
+                raise QuotaExceeded.for_limit(self._orders.quota, limit, _QUOTA_RETRY_SECONDS) from error
         return made
 
     def get(self, project_id: str, schedule_id: str) -> S:
@@ -392,9 +388,9 @@ class Schedules(Generic[S, Order]):
         return True
 
     def _failed(self, item: Item, error: Exception) -> None:
-        """Has the run tried again later; or, if its time is over or that cannot help, records that it failed.
+        """Puts the run off to try it again; or, if that cannot help or the next run comes first, records its failure.
 
-        Reads from the item what this needs: perhaps it failed because the record is malformed.
+        Reads only what it needs from the item: a malformed record may be why the run failed.
         """
         schedule = record_from(Schedule, {"project_id": "", "name": "", "created_at": ""} | item)
         record_id, now = str(item[self.kind.id_name]), self._clock()
@@ -536,9 +532,9 @@ def due_items(table: Table, partitions: Sequence[str], now: float) -> Iterator[I
     """
     turns = _in_turns(_rotated(_listed(table, partitions, now), int(now // 60)))
     while some := list(islice(turns, _CHUNK)):
-        found = {_place(item): item for item in table.batch_get(some, consistent=True)}
+        found = {_table_key(item): item for item in table.batch_get(some, consistent=True)}
         for key in some:
-            item = found.get(_place(key))
+            item = found.get(_table_key(key))
             # The index may be behind: it was deleted, paused or run meanwhile.
             if item and item.get("due_pk") in partitions and item["due_at"] <= now:
                 yield item
@@ -573,7 +569,7 @@ def _in_turns(projects: Sequence[Sequence[Key]]) -> Iterator[Key]:
         yield from (key for key in turn if key is not None)
 
 
-def _place(item: Mapping[str, Any]) -> tuple[str, str]:
+def _table_key(item: Mapping[str, Any]) -> tuple[str, str]:
     return item["pk"], item["sk"]
 
 

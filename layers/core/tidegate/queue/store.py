@@ -11,14 +11,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Table, Write, below, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Store, Table, Write, below, delete, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, LeaseLost, QuotaExceeded
 from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write, queued_write
-from tidegate.queue.log import stats_writes
 from tidegate.queue.model import (
     LOOK_SECONDS,
     PENDING,
@@ -31,12 +30,10 @@ from tidegate.queue.model import (
     Turn,
     Usage,
     WaitingPlace,
+    change_of,
     rank,
 )
 from tidegate.records import item_of, record_from
-
-# --- transaction
-# The parts of the transaction that moves a request, and the error that names the parts that were refused.
 
 REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
 MUTEX, PLACE, QUOTA, OTHER = "mutex", "place", "quota", "other"
@@ -312,24 +309,16 @@ def audit_line(old: Request, new: Request, action: str, who: str, why: str, now:
     return AuditLine(old.project_id, old.request_id, iso(now), who, action, *states, why, new.attempt, new.version)
 
 
-# --- requests
-# Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice together.
-
 Part = tuple[str, Write]
 # The Retry-After of a full queue.
 QUEUE_RETRY_SECONDS = 30
 
 
-class RequestStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class RequestStore(Store):
+    """Requests in the table. A move writes request, place, slot, mutex, counts, audit line and notice together."""
 
     def add(
-        self,
-        request: Request,
-        line: AuditLine,
-        extra_writes: Sequence[Write] = (),
-        queued_limit: int | None = None,
+        self, request: Request, line: AuditLine, extra_writes: Sequence[Write] = (), queued_limit: int | None = None
     ) -> Request:
         """Stores a request, or returns the existing one with its id. QuotaExceeded if `queued_limit` wait already."""
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
@@ -344,7 +333,7 @@ class RequestStore:
             if existing is not None and 0 in error.failed:
                 return existing
             if writes.index(counted) in error.failed:
-                raise QuotaExceeded.of("queued", queued_limit, QUEUE_RETRY_SECONDS) from error
+                raise QuotaExceeded.for_limit("queued", queued_limit, QUEUE_RETRY_SECONDS) from error
             raise
         return request
 
@@ -391,7 +380,7 @@ class RequestStore:
             self._transact([request, *_queue_writes(old, new, without, turn, queued_limit), *slots, *rest])
         except Refused as refused:
             if QUOTA in refused.parts and REQUEST not in refused.parts:
-                raise QuotaExceeded.of("queued", queued_limit, QUEUE_RETRY_SECONDS) from refused
+                raise QuotaExceeded.for_limit("queued", queued_limit, QUEUE_RETRY_SECONDS) from refused
             if PLACE not in refused.parts or REQUEST in refused.parts:
                 raise
             # Its place is in the lane that all projects shared in an older version, or is lost.
@@ -528,19 +517,11 @@ def _counts(
     return parts
 
 
-# --- channels
-# Channels in the table: their records, the places of waiting requests, the slots of running ones.
-
-_CHANNEL_FIELDS = tuple(field.name for field in fields(Channel))
 # Admission rarely needs more places of a project than this. If it does, most of them are blocked, so it reads the rest
 # in pages of 1 MB.
 _LANE_PAGE = 100
 # Projects whose places are counted in one recount, and pages of 1 MB that are read of each.
 _RECOUNTED, _RECOUNTED_PAGES = 50, 2
-
-
-def _channel(item: Item) -> Channel:
-    return Channel(**{name: item[name] for name in _CHANNEL_FIELDS if name in item})
 
 
 class Held(NamedTuple):
@@ -552,18 +533,18 @@ class Held(NamedTuple):
     slots: int = 1
 
 
-class ChannelStore:
-    """Reads consistently, because admission decides by what it reads."""
+class ChannelStore(Store):
+    """Channels in the table: their records, the places of waiting requests, the slots of running ones.
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    Reads consistently, because admission decides by what it reads.
+    """
 
     def get(self, name: str) -> Channel | None:
         item = self._table.get(keys.channel(name), consistent=True)
-        return _channel(item) if item else None
+        return record_from(Channel, item) if item else None
 
     def all(self) -> list[Channel]:
-        return [_channel(item) for item in self._table.query_all(keys.channels(), consistent=True)]
+        return [record_from(Channel, item) for item in self._table.query_all(keys.channels(), consistent=True)]
 
     def ensure(self, name: str, capacity: int) -> Channel:
         """The channel, created with this capacity if it does not exist."""
@@ -714,3 +695,35 @@ class ChannelStore:
         """Sets when compensation checks the channel; None: not at all."""
         sets = keys.due(name, due_at, "channel") if due_at is not None else None
         self._table.try_write(update(keys.channel(name), sets, removes=() if sets else keys.DUE_ATTRIBUTES))
+
+
+# --- stats store
+# Counts of a project's requests, by type and by the hour of their creation.
+#
+# They are written in the same transaction as the requests that they count.
+
+# Longer than any ended request is kept.
+_KEPT_SECONDS = 35 * 86400
+_NOT_COUNTS = frozenset({"pk", "sk", "expires_at"})
+
+
+def stats_writes(old: Request | None, new: Request) -> list[Write]:
+    changes = change_of(old, new)
+    if not changes:
+        return []
+    expires_at = int(datetime.fromisoformat(new.created_at).timestamp()) + _KEPT_SECONDS
+    key = keys.request_stats(new.project_id, hour_of(new.created_at), new.type, new.request_id)
+    return [update(key, {"expires_at": expires_at}, adds=changes, condition="")]
+
+
+def hour_of(moment: str) -> str:
+    """The hour of an ISO 8601 time in UTC, as `2026-11-16T21`."""
+    return moment[:13]
+
+
+def counts_since(table: Table, project_id: str, moment: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """(type, counts) of the requests that were created in the hour of this moment or later."""
+    bounds = (hour_of(moment), "~")
+    for item in table.query_all(keys.requests_stats(project_id), sk_between=bounds):
+        counts = {name: int(value) for name, value in item.items() if name not in _NOT_COUNTS}
+        yield keys.type_of_stats(item["sk"]), counts

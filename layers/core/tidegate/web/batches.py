@@ -22,6 +22,7 @@ from tidegate.batches.model import (
     NewBatch,
     NewBusiness,
     PauseWindow,
+    ProgressView,
     Rate,
     RowSource,
     seconds_of_day,
@@ -34,7 +35,6 @@ from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, F, Page, Text, without_defaults
 
 # --- schemas
-# Bodies and answers of batches and businesses.
 
 ItemState = Annotated[str, Field(pattern="^(failed|abandoned|recovered)$")]
 _BUCKET = "[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
@@ -175,20 +175,8 @@ class BatchPatch(Body, changes=Batch):
     job_data: Annotated[Any, F("any JSON; sent to process_url with every item")] = None
 
 
-class ProgressAnswer(Answer):
-    processed: Annotated[int, F("items that are done, whatever their result")]
-    total: Annotated[int | None, F("total number of items")] = None
-    percent: Annotated[float | None, F("progress in percent, 0 to 100")] = None
-    errors: Annotated[int, F("items that did not succeed")]
-    succeeded: Annotated[int, F("items that succeeded")]
-    failed: Annotated[int, F("how many failed")]
-    abandoned: Annotated[int, F("items that the business gave up (`abandon`)")]
-    failed_calls: Annotated[int, F("failed calls of process_url, including retried ones")]
-    retrying: Annotated[int, F("items that wait for a retry")]
-    awaiting: Annotated[int, F("items whose asynchronous result has not been reported yet")]
-    rate_now: Annotated[float, F("current number of items per second")]
-    offset: Annotated[int, F("all items below this index are done")]
-    eta: Annotated[str | None, F("when the batch will be finished at the current rate")] = None
+class ProgressAnswer(Answer, record=ProgressView):
+    """How far a batch is."""
 
 
 class SourceAnswer(Answer, record=RowSource):
@@ -235,19 +223,14 @@ class ItemResultBody(Body):
 
     result: Annotated[
         str,
-        F(
-            "`ok`, `error` (the item is retried) or `abandon` (the item is not retried)",
-            pattern="^(ok|error|abandon)$",
-        ),
+        F("`ok`, `error` (the item is retried) or `abandon` (the item is not retried)", pattern="^(ok|error|abandon)$"),
     ]
     msg: Annotated[str | None, F("the reason, for people, if the item did not succeed", max_length=1000)] = None
     stop: Annotated[
-        str | None,
-        F("`stop`: stop the batch after this item; `finish`: end it as finished", pattern="^(stop|finish)$"),
+        str | None, F("`stop`: stop the batch after this item; `finish`: end it as finished", pattern="^(stop|finish)$")
     ] = None
     logs: Annotated[
-        list[Any] | None,
-        F("log lines: texts, or `{level, message}`; the first twenty are stored", check=_stored_lines),
+        list[Any] | None, F("log lines: texts, or `{level, message}`; the first twenty are stored", check=_stored_lines)
     ] = None
     attempt: Annotated[int | None, F("number of the attempt, from 1", ge=1, le=10**6)] = None
     auth_code: AuthCode | None = None
@@ -327,39 +310,32 @@ class LogsExported(Answer):
 
 
 # --- businesses
-# Routes for businesses: the services that process the items of batches.
 
-router = Router()
-_TAGS = ["Batches"]
+router = Router("Batches")
 
 
 def _new_business(body: BusinessBody) -> NewBusiness:
     return record_from(NewBusiness, body.model_dump())
 
 
-@router.post(
-    "/v1/biz", scope="write", tags=_TAGS, summary="Register a business", status_code=201, middlewares=[idempotent]
-)
+@router.post("/v1/biz", scope="write", summary="Register a business", status_code=201, middlewares=[idempotent])
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
     caller = router.caller
     made = batches.add_business(app().batches, caller.project_id, _new_business(body), body.auth_code, caller.key_id)
     return answer(BusinessAnswer.model_validate(made), 201)
 
 
-@router.get("/v1/biz", scope="read", tags=_TAGS, summary="List businesses")
+@router.get("/v1/biz", scope="read", summary="List businesses")
 def list_businesses(limit: Limit = 20, cursor: Cursor = None) -> BusinessList:
-    page = app().batches.businesses.list(router.caller.project_id, limit, cursor)
-    return BusinessList(
-        items=[BusinessAnswer.model_validate(business) for business in page.items], next_cursor=page.next_cursor
-    )
+    return BusinessList.model_validate(app().batches.businesses.list(router.caller.project_id, limit, cursor))
 
 
-@router.get("/v1/biz/<biz_id>", scope="read", tags=_TAGS, summary="Get a business")
+@router.get("/v1/biz/<biz_id>", scope="read", summary="Get a business")
 def show_business(biz_id: str) -> BusinessAnswer:
     return BusinessAnswer.model_validate(batches.get_business(app().batches, router.caller.project_id, biz_id))
 
 
-@router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business")
+@router.put("/v1/biz/<biz_id>", scope="write", summary="Replace a business")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
     caller, new = router.caller, _new_business(body)
     return BusinessAnswer.model_validate(
@@ -367,7 +343,7 @@ def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
     )
 
 
-@router.delete("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Delete an unused business", status_code=204)
+@router.delete("/v1/biz/<biz_id>", scope="write", summary="Delete an unused business", status_code=204)
 def delete_business(biz_id: str) -> Response[Any]:
     caller = router.caller
     batches.delete_business(app().batches, caller.project_id, biz_id, who=caller.key_id)
@@ -375,7 +351,6 @@ def delete_business(biz_id: str) -> Response[Any]:
 
 
 # --- routes
-# Routes for batches: items that are sent to a business at a given rate.
 
 
 def _batch_answer(batch: Batch) -> BatchAnswer:
@@ -387,9 +362,7 @@ def _asking(url: str | None) -> AbstractContextManager[None]:
     return app().projects.slow_calls.held(router.caller.project_id) if url else nullcontext()
 
 
-@router.post(
-    "/v1/batches", scope="write", tags=_TAGS, summary="Create a batch", status_code=201, middlewares=[idempotent]
-)
+@router.post("/v1/batches", scope="write", summary="Create a batch", status_code=201, middlewares=[idempotent])
 def create(body: BatchBody) -> Response[BatchAnswer]:
     caller, new = router.caller, new_batch(body)
     business = batches.get_business(app().batches, caller.project_id, new.biz_id)
@@ -398,27 +371,20 @@ def create(body: BatchBody) -> Response[BatchAnswer]:
     return answer(_batch_answer(made), 201)
 
 
-@router.get("/v1/batches", scope="read", tags=_TAGS, summary="List batches")
+@router.get("/v1/batches", scope="read", summary="List batches")
 def list_batches(
     status: Annotated[str | None, Query(max_length=20)] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> Response[BatchList]:
     page = batches.list_batches(app().batches, router.caller.project_id, status, limit, cursor)
-    items = [BatchAnswer.model_validate(item) for item in page.items]
-    return answer(BatchList(items=items, next_cursor=page.next_cursor))
+    return answer(BatchList.model_validate(page))
 
 
-@router.get("/v1/batches/<batch_id>", scope="read", tags=_TAGS, summary="Get a batch with its progress")
+@router.get("/v1/batches/<batch_id>", scope="read", summary="Get a batch with its progress")
 def show_batch(batch_id: str) -> Response[BatchAnswer]:
     return answer(_batch_answer(batches.get(app().batches, router.caller.project_id, batch_id)))
 
 
-@router.patch(
-    "/v1/batches/<batch_id>",
-    scope="write",
-    tags=_TAGS,
-    summary="Change a batch",
-    status_code=202,
-)
+@router.patch("/v1/batches/<batch_id>", scope="write", summary="Change a batch", status_code=202)
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
     return answer(
@@ -426,13 +392,7 @@ def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     )
 
 
-@router.delete(
-    "/v1/batches/<batch_id>",
-    scope="write",
-    tags=_TAGS,
-    summary="Delete a batch that does not run",
-    status_code=204,
-)
+@router.delete("/v1/batches/<batch_id>", scope="write", summary="Delete a batch that does not run", status_code=204)
 def delete(batch_id: str) -> Response[Any]:
     caller = router.caller
     batches.delete(app().batches, caller.project_id, batch_id, who=caller.key_id)
@@ -442,7 +402,6 @@ def delete(batch_id: str) -> Response[Any]:
 @router.post(
     "/v1/batches/<batch_id>/start",
     scope="write",
-    tags=_TAGS,
     summary="Start or resume a batch",
     status_code=202,
     middlewares=[idempotent],
@@ -456,18 +415,14 @@ def start(batch_id: str) -> Response[BatchAnswer]:
     return answer(_batch_answer(started), 202)
 
 
-@router.post("/v1/batches/<batch_id>/stop", scope="write", tags=_TAGS, summary="Stop a batch", status_code=202)
+@router.post("/v1/batches/<batch_id>/stop", scope="write", summary="Stop a batch", status_code=202)
 def stop(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
     return answer(_batch_answer(control.stop(app().batches, caller.project_id, batch_id, caller.key_id)), 202)
 
 
 @router.post(
-    "/v1/batches/<batch_id>/biz-start",
-    scope="write",
-    tags=_TAGS,
-    summary="Confirm that the business is ready",
-    status_code=202,
+    "/v1/batches/<batch_id>/biz-start", scope="write", summary="Confirm that the business is ready", status_code=202
 )
 def biz_start(batch_id: str, body: BizStartBody | None = None) -> Response[BatchAnswer]:
     caller, auth_code = router.caller, body.auth_code if body else None
@@ -476,11 +431,7 @@ def biz_start(batch_id: str, body: BizStartBody | None = None) -> Response[Batch
 
 
 @router.post(
-    "/v1/batches/<batch_id>/biz-stop",
-    scope="write",
-    tags=_TAGS,
-    summary="Stop a batch on behalf of the business",
-    status_code=202,
+    "/v1/batches/<batch_id>/biz-stop", scope="write", summary="Stop a batch on behalf of the business", status_code=202
 )
 def biz_stop(batch_id: str, body: BizStopBody | None = None) -> Response[BatchAnswer]:
     caller, fields = router.caller, body or BizStopBody()
@@ -490,9 +441,7 @@ def biz_stop(batch_id: str, body: BizStopBody | None = None) -> Response[BatchAn
     return answer(_batch_answer(stopped), 202)
 
 
-@router.post(
-    "/v1/batches/<batch_id>/data", scope="write", tags=_TAGS, summary="Replace the data of a batch", status_code=202
-)
+@router.post("/v1/batches/<batch_id>/data", scope="write", summary="Replace the data of a batch", status_code=202)
 def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
     caller = router.caller
     changed = batches.set_data(
@@ -501,12 +450,7 @@ def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
     return answer(_batch_answer(changed), 202)
 
 
-@router.get(
-    "/v1/batches/<batch_id>/items",
-    scope="read",
-    tags=_TAGS,
-    summary="List items that did not succeed at once",
-)
+@router.get("/v1/batches/<batch_id>/items", scope="read", summary="List items that did not succeed at once")
 def items(
     batch_id: str,
     state: Annotated[
@@ -524,9 +468,7 @@ def items(
     return ItemList(items=[ItemAnswer.model_validate(item) for item in found], next_cursor=following)
 
 
-@router.get(
-    "/v1/batches/<batch_id>/results", scope="read", tags=_TAGS, summary="Download items that did not succeed at once"
-)
+@router.get("/v1/batches/<batch_id>/results", scope="read", summary="Download items that did not succeed at once")
 def results(
     batch_id: str,
     all: Annotated[
@@ -545,7 +487,6 @@ def results(
 @router.post(
     "/v1/batches/<batch_id>/items/<index>/result",
     scope="write",
-    tags=_TAGS,
     summary="Report the result of an item",
     status_code=202,
 )
@@ -561,7 +502,6 @@ def item_result(
 @router.post(
     "/v1/batches/<batch_id>/redrive",
     scope="write",
-    tags=_TAGS,
     summary="Create a batch of the failed items",
     status_code=201,
     middlewares=[idempotent],
@@ -572,12 +512,7 @@ def redrive(batch_id: str, body: BatchRedriveBody | None = None) -> Response[Bat
     return answer(_batch_answer(made), 201)
 
 
-@router.post(
-    "/v1/batches/<batch_id>/dry-run",
-    scope="write",
-    tags=_TAGS,
-    summary="Try a batch with its first items",
-)
+@router.post("/v1/batches/<batch_id>/dry-run", scope="write", summary="Try a batch with its first items")
 def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
     project_id = router.caller.project_id
     with app().projects.slow_calls.held(project_id):
@@ -591,7 +526,6 @@ def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
 @router.post(
     "/v1/batches/<batch_id>/logs",
     scope="write",
-    tags=_TAGS,
     summary="Add log lines to a batch",
     status_code=201,
     middlewares=[idempotent],
@@ -601,7 +535,7 @@ def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     return answer(LogsAdded(added=batches.add_logs(app().batches, router.caller.project_id, batch_id, lines)), 201)
 
 
-@router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="List the log lines of a batch")
+@router.get("/v1/batches/<batch_id>/logs", scope="read", summary="List the log lines of a batch")
 def logs(
     batch_id: str,
     index: Annotated[Index | None, Query(description="only lines of this item")] = None,
@@ -609,15 +543,12 @@ def logs(
     cursor: Cursor = None,
 ) -> BatchLogList:
     page = batches.list_logs(app().batches, router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
-    return BatchLogList(
-        items=[BatchLogAnswer.model_validate(line) for line in page.items], next_cursor=page.next_cursor
-    )
+    return BatchLogList.model_validate(page)
 
 
 @router.post(
     "/v1/batches/<batch_id>/logs/export",
     scope="write",
-    tags=_TAGS,
     summary="Export the log lines of a batch",
     status_code=202,
     middlewares=[idempotent],

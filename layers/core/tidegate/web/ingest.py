@@ -12,6 +12,7 @@ from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.http.guard import check_origins, read_origin
 from tidegate.ingest import subscriptions
+from tidegate.ingest.download import HostPause
 from tidegate.ingest.sources import Selection, SourceUrl, Subscription
 from tidegate.ingest.submit import subscription_of
 from tidegate.projects.audit import act
@@ -21,10 +22,9 @@ from tidegate.records import declared, view_of
 from tidegate.web.idempotency import idempotent
 from tidegate.web.queue import PolitenessBody, RequestAnswer, RequestList
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, F, Page, ScheduleChange, ScheduleRun
+from tidegate.web.schemas import Answer, Body, F, Page, ScheduleChange, ScheduleRun, never_null
 
 # --- schemas
-# Bodies and answers of subscriptions and credentials.
 
 # Headers that control the connection or the framing of a message: they are not secrets, and unsafe to let a caller set.
 _FRAMING = frozenset(
@@ -69,21 +69,8 @@ class SubscriptionChanges(ScheduleChange, changes=Subscription):
 
     @model_validator(mode="after")
     def _check_required(self) -> Self:
-        needed = (
-            "name",
-            "source_url",
-            "timezone",
-            "biz_id",
-            "app_id",
-            "format",
-            "include",
-            "exclude",
-            "compare",
-            "recursive",
-            "on_delete",
-            "concurrency",
-        )
-        removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
+        given = self.model_fields_set
+        removed = [name for name in never_null(Subscription) if name in given and getattr(self, name) is None]
         if removed:
             raise ValueError(f"{', '.join(removed)} cannot be null: leave out what is not to change")
         return self
@@ -125,11 +112,8 @@ class SubscriptionAnswer(Answer, record=Subscription):
     exclude: list[str] | None = None
 
 
-class SubscriptionList(Answer):
+class SubscriptionList(Page):
     items: list[SubscriptionAnswer]
-    next_cursor: Annotated[
-        str | None, F("pass it as `cursor` to get the next page; null or absent on the last page")
-    ] = None
 
 
 class ScanRunAnswer(ScheduleRun):
@@ -169,23 +153,18 @@ class CredentialAnswer(Answer, record=CredentialRecord):
     """A stored credential, without the values of its headers."""
 
 
-class CredentialList(Answer):
+class CredentialList(Page):
     items: list[CredentialAnswer]
-    next_cursor: Annotated[
-        str | None, F("pass it as `cursor` to get the next page; null or absent on the last page")
-    ] = None
 
 
 # --- routes
-# Routes for subscriptions, and for the credentials that their sources need.
 
-router = Router()
+router = Router("Subscriptions")
 CredentialInPath = Annotated[str, Path(pattern=CREDENTIAL_NAME)]
-_TAGS = ["Subscriptions"]
 _PREVIEWED = 100
 
 
-def _shown(subscription: Subscription) -> SubscriptionAnswer:
+def _subscription_answer(subscription: Subscription) -> SubscriptionAnswer:
     shown = {name: value for name, value in view_of(subscription).items() if value != []}
     return SubscriptionAnswer(**shown)
 
@@ -196,21 +175,16 @@ def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
 
 
 @router.post(
-    "/v1/subscriptions",
-    scope="write",
-    tags=_TAGS,
-    summary="Create a subscription",
-    status_code=201,
-    middlewares=[idempotent],
+    "/v1/subscriptions", scope="write", summary="Create a subscription", status_code=201, middlewares=[idempotent]
 )
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     caller = router.caller
     given: dict[str, Any] = {"subscription_id": "", "project_id": caller.project_id, "created_at": ""}
     described = Subscription(**given, **(body.model_dump() | _politeness(body)))
-    return answer(_shown(subscriptions.create(app().ingest, described, who=caller.key_id)), 201)
+    return answer(_subscription_answer(subscriptions.create(app().ingest, described, who=caller.key_id)), 201)
 
 
-@router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
+@router.post("/v1/subscriptions/preview", scope="write", summary="Preview the files of a source")
 def preview(body: PreviewBody) -> PreviewAnswer:
     selection = Selection(**body.model_dump(exclude={"source_url", "subscription_id"}))
     project_id = router.caller.project_id
@@ -247,49 +221,48 @@ def preview(body: PreviewBody) -> PreviewAnswer:
     )
 
 
-@router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
+@router.get("/v1/subscriptions", scope="read", summary="List subscriptions")
 def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> SubscriptionList:
     page = app().ingest.store.list(router.caller.project_id, limit, cursor)
-    return SubscriptionList(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
+    return SubscriptionList(items=[_subscription_answer(item) for item in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="Get a subscription")
+@router.get("/v1/subscriptions/<subscription_id>", scope="read", summary="Get a subscription")
 def show(subscription_id: str) -> SubscriptionAnswer:
-    return _shown(subscription_of(app().ingest, router.caller.project_id, subscription_id))
+    return _subscription_answer(subscription_of(app().ingest, router.caller.project_id, subscription_id))
 
 
-@router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change a subscription")
+@router.patch("/v1/subscriptions/<subscription_id>", scope="write", summary="Change a subscription")
 def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswer:
     caller = router.caller
     changes = body.model_dump(exclude_unset=True, exclude={"paused", "revision"}) | _politeness(body)
     if body.paused is not None:
         changes["status"] = PAUSED if body.paused else ACTIVE
-    return _shown(
+    return _subscription_answer(
         subscriptions.change(
             app().ingest, caller.project_id, subscription_id, changes, revision=body.revision, who=caller.key_id
         )
     )
 
 
-@router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", tags=_TAGS, summary="Pause the schedule")
+@router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", summary="Pause the schedule")
 def pause(subscription_id: str) -> SubscriptionAnswer:
     return _switched(subscription_id, paused=True)
 
 
-@router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", tags=_TAGS, summary="Resume the schedule")
+@router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", summary="Resume the schedule")
 def resume(subscription_id: str) -> SubscriptionAnswer:
     return _switched(subscription_id, paused=False)
 
 
 def _switched(subscription_id: str, *, paused: bool) -> SubscriptionAnswer:
     project_id, who = router.caller.project_id, router.caller.key_id
-    return _shown(subscriptions.switch(app().ingest, project_id, subscription_id, paused=paused, who=who))
+    return _subscription_answer(subscriptions.switch(app().ingest, project_id, subscription_id, paused=paused, who=who))
 
 
 @router.delete(
     "/v1/subscriptions/<subscription_id>",
     scope="write",
-    tags=_TAGS,
     summary="Delete a subscription and cancel its queued requests",
     status_code=204,
 )
@@ -302,7 +275,6 @@ def delete(subscription_id: str) -> Response[Any]:
 @router.post(
     "/v1/subscriptions/<subscription_id>/download",
     scope="write",
-    tags=_TAGS,
     summary="Scan the source now",
     status_code=202,
     middlewares=[idempotent],
@@ -317,42 +289,29 @@ def download(
     caller = router.caller
     ids = (caller.project_id, subscription_id, caller.key_id)
     request = subscriptions.scan_now(app().ingest, *ids, confirm_trash=confirm_trash)
-    return answer(RequestAnswer.model_validate(request.shown()), 202)
+    return answer(RequestAnswer.model_validate(request.view()), 202)
 
 
-@router.get(
-    "/v1/subscriptions/<subscription_id>/tasks", scope="read", tags=_TAGS, summary="List a subscription's requests"
-)
+@router.get("/v1/subscriptions/<subscription_id>/tasks", scope="read", summary="List a subscription's requests")
 def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> RequestList:
     page = subscriptions.tasks(app().ingest, router.caller.project_id, subscription_id, limit, cursor)
-    items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
+    items = [RequestAnswer.model_validate(item.view()) for item in page.items]
     return RequestList(items=items, next_cursor=page.next_cursor)
 
 
-@router.get("/v1/subscriptions/<subscription_id>/runs", scope="read", tags=_TAGS, summary="List its scheduled scans")
+@router.get("/v1/subscriptions/<subscription_id>/runs", scope="read", summary="List its scheduled scans")
 def runs(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> ScanRunList:
     page = subscriptions.runs(app().ingest, router.caller.project_id, subscription_id, limit, cursor)
     return ScanRunList(items=[ScanRunAnswer(**run) for run in page.items], next_cursor=page.next_cursor)
 
 
-@router.get(
-    "/v1/credentials",
-    scope="read",
-    tags=_TAGS,
-    summary="List credentials",
-)
+@router.get("/v1/credentials", scope="read", summary="List credentials")
 def list_credentials() -> CredentialList:
     found = app().projects.credential_records.list(router.caller.project_id)
     return CredentialList(items=[CredentialAnswer.model_validate(record) for record in found])
 
 
-@router.put(
-    "/v1/credentials/<name>",
-    scope="write",
-    tags=_TAGS,
-    summary="Store a credential",
-    status_code=204,
-)
+@router.put("/v1/credentials/<name>", scope="write", summary="Store a credential", status_code=204)
 def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any]:
     project_id = router.caller.project_id
     check_origins(body.origins, plain_text=app().projects.projects.get(project_id).allow_private_urls)
@@ -363,7 +322,7 @@ def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any
     return answer(None, 204)
 
 
-@router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Delete a credential", status_code=204)
+@router.delete("/v1/credentials/<name>", scope="write", summary="Delete a credential", status_code=204)
 def delete_credential(name: CredentialInPath) -> Response[Any]:
     # The secret first: a crash in between leaves only a listed name, which can be deleted again.
     caller = router.caller
@@ -373,30 +332,21 @@ def delete_credential(name: CredentialInPath) -> Response[Any]:
     return answer(None, 204)
 
 
-# --- host pauses
-# Origins that asked for a pause (Retry-After).
-
-
-class HostPauseAnswer(Answer):
+class HostPauseAnswer(Answer, record=HostPause):
     """The project sends no requests to the origin until the pause is over, because it answered with Retry-After."""
-
-    origin: Annotated[str, Field(description="scheme, host and, if it is not the usual one, port")]
-    until: Annotated[str, Field(description="when the pause is over, ISO 8601 UTC")]
 
 
 class HostPauseList(Answer):
     items: list[HostPauseAnswer]
 
 
-@router.get("/v1/host-pauses", scope="read", tags=_TAGS, summary="List origins that asked for a pause")
+@router.get("/v1/host-pauses", scope="read", summary="List origins that asked for a pause")
 def host_pauses() -> HostPauseList:
     found = app().ingest.host_pauses.list(router.caller.project_id)
     return HostPauseList(items=[HostPauseAnswer.model_validate(pause) for pause in found])
 
 
-@router.delete(
-    "/v1/host-pauses/<origin>", scope="write", tags=_TAGS, summary="End the pause of an origin", status_code=204
-)
+@router.delete("/v1/host-pauses/<origin>", scope="write", summary="End the pause of an origin", status_code=204)
 def clear_host_pause(origin: str) -> Response[None]:
     app().ingest.host_pauses.clear(router.caller.project_id, origin, router.caller.key_id)
     return answer(None, 204)

@@ -11,14 +11,17 @@ from pydantic import AfterValidator, Field, RootModel, ValidationError, model_va
 
 from tidegate.app import app
 from tidegate.common.ids import iso
+from tidegate.compensation.freeze import FreezeState
 from tidegate.compensation.poll import PollState
 from tidegate.errors import Invalid, WrongState
 from tidegate.projects.audit import NO_PROJECT, AuditFilter, AuditLine, act
 from tidegate.projects.secrets import CREDENTIAL_NAME
 from tidegate.queue import control
-from tidegate.queue.log import counts_since, stats_by_type
-from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
-from tidegate.queue.retention import FOREIGN, clean, foreign_store, mark_again, read_archive, stopped_runs
+from tidegate.queue.control import ChannelStats
+from tidegate.queue.log import RequestLogLine
+from tidegate.queue.model import ALL, MAX_CAPACITY, Request, RequestFigures, name_fault, stats_by_type
+from tidegate.queue.retention import FOREIGN, StoppedRun, clean, foreign_store, mark_again, read_archive, stopped_runs
+from tidegate.queue.store import counts_since
 from tidegate.records import F, view_of
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer, invalid_fields
@@ -38,7 +41,6 @@ from tidegate.web.schemas import (
 )
 
 # --- schemas
-# Bodies and answers of requests, channels, statistics and the audit trail.
 
 
 def _channel(value: str) -> str:
@@ -84,7 +86,10 @@ class RequestBody(Body):
 class BulkBody(Body):
     """Which requests, and what to do with them. Each call handles up to `limit`; repeat with `cursor` for the rest."""
 
-    action: Annotated[Literal["cancel", "retry", "prioritize"], F("what to do with each of them")]
+    action: Annotated[
+        Literal["cancel", "retry", "retry-now", "prioritize"],
+        F("what to do with each of them; `retry-now` ends the back-off of those that wait for a retry"),
+    ]
     priority: Annotated[Priority | None, F("the new priority, for `prioritize`")] = None
     type: Annotated[str | None, F("only requests of this type", max_length=40)] = None
     channel: Annotated[ChannelName | None, F("only requests in this channel")] = None
@@ -134,43 +139,26 @@ class RequestList(Page):
     items: list[RequestAnswer]
 
 
-class LogAnswer(Answer):
+class LogAnswer(Answer, record=RequestLogLine):
     """One step of an attempt."""
 
-    at: Annotated[str, F("when, ISO 8601 UTC")]
-    attempt: Annotated[int, F("number of the attempt, from 1")]
-    event: Annotated[str, F("`begun`, `goes on`, `done`, `failed`, `stopped` or `died` (its function was killed)")]
-    detail: Annotated[str | None, F("what was done, or why it failed")] = None
-    seconds: Annotated[float | None, F("duration of the step in seconds")] = None
-    code: Annotated[str | None, F("code of the error, for a failed attempt")] = None
-    stack: Annotated[str | None, F("stack trace of the error; for admin keys only")] = None
+    detail: str | None = None
 
 
 class LogList(Page):
     items: list[LogAnswer]
 
 
-class ChannelAnswer(Answer):
-    capacity: Annotated[int, F("how many requests of the channel may run in parallel")]
-    running: Annotated[int, F("number of running requests")]
-    queued: Annotated[int, F("number of waiting requests")]
-    paused: Annotated[bool, F("true while no requests are started")]
-    oldest_wait_s: Annotated[float, F("how long the oldest waiting request has waited, in seconds")]
+class ChannelAnswer(Answer, record=ChannelStats):
+    """The load of a channel."""
 
 
 class QueueStats(Answer):
     channels: Annotated[dict[str, ChannelAnswer], F("all channels of the queue")]
 
 
-class TypeStats(Answer):
-    count: Annotated[int, F("number of records that ended")]
-    by_status: Annotated[dict[str, int], F("number of requests by status")]
-    success_rate: Annotated[float | None, F("share that succeeded, 0 to 1")] = None
-    mean_s: Annotated[float | None, F("mean run time in seconds")] = None
-    p95_s: Annotated[float | None, F("95th percentile of the run time in seconds")] = None
-    mean_cpu_s: Annotated[float | None, F("mean CPU time of a request that ended, over all its attempts")] = None
-    peak_memory_mb: Annotated[int | None, F("the most memory that a function used for one, in MB, within 15 %")] = None
-    bytes: Annotated[int | None, F("bytes that were fetched, read or written for them")] = None
+class TypeStats(Answer, record=RequestFigures):
+    pass
 
 
 class StatsAnswer(Answer):
@@ -202,15 +190,8 @@ class CleanupBody(Body):
     ] = None
 
 
-class StoppedCleanup(Answer):
+class StoppedCleanup(Answer, record=StoppedRun):
     """A daily clean-up that deleted nothing, because it would have deleted too much."""
-
-    run_id: Annotated[str, F("id of the run, for `confirm`")]
-    reason: Annotated[str, F("why it stopped")]
-    stopped_at: Annotated[str, F("when it stopped, ISO 8601 UTC")]
-    examined: Annotated[int, F("objects that it looked at")]
-    orphans: Annotated[int, F("objects among them that belong to no record")]
-    confirmed_by: Annotated[str | None, F("the key that confirmed it")] = None
 
 
 class CleanupAnswer(Answer):
@@ -224,11 +205,16 @@ class CleanupAnswer(Answer):
 
 
 # --- request payloads
-# The payload of each type of request.
+
+BizId = Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")]
+AppId = Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")]
 
 Url = Annotated[str, Field(min_length=1, max_length=4096)]
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
-CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
+CredentialOption = Annotated[
+    Annotated[str, Field(pattern=CREDENTIAL_NAME)] | None,
+    F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
+]
 
 
 class PolitenessBody(Body):
@@ -244,33 +230,30 @@ class PolitenessBody(Body):
     ) = None
 
 
+PolitenessOption = Annotated[
+    PolitenessBody | None, F("limits on reading the source: connections, bytes_per_s, delay_s, host_downloads")
+]
 Mirrors = Annotated[
-    list[Url],
-    Field(max_length=10, description="other URLs of the same file, used if the first one fails or is slow"),
+    list[Url], Field(max_length=10, description="other URLs of the same file, used if the first one fails or is slow")
 ]
 
 
 class DownloadPayload(Body):
     source_url: Annotated[Url, F("URL of the source")]
     mirrors: Mirrors = []
-    politeness: Annotated[
-        PolitenessBody | None, F("limits on reading the source: connections, bytes_per_s, delay_s, host_downloads")
-    ] = None
-    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")] = 0
-    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")] = 0
+    politeness: PolitenessOption = None
+    biz_id: BizId = 0
+    app_id: AppId = 0
     file_path: Annotated[FilePath, F("path of the file in the library")]
     file_name: Annotated[FileName | None, F("name of the file")] = None
     signature: Annotated[Signature | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
     size: Annotated[FileSize | None, F("size in bytes")] = None
-    credentials: Annotated[
-        CredentialName | None,
-        F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
-    ] = None
+    credentials: CredentialOption = None
 
 
 class AssociatePayload(Body):
-    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")] = 0
-    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")] = 0
+    biz_id: BizId = 0
+    app_id: AppId = 0
     file_path: Annotated[FilePath, F("path of the file in the library")]
     file_name: Annotated[FileName | None, F("name of the file")] = None
     signature: Annotated[Signature, F("SHA-256 of the content, 64 hexadecimal digits")]
@@ -279,10 +262,7 @@ class AssociatePayload(Body):
 class CheckPayload(Body):
     file_id: Annotated[Text, F("id of the file in the library")]
     source_url: Annotated[Url | None, F("URL of the source")] = None
-    credentials: Annotated[
-        CredentialName | None,
-        F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
-    ] = None
+    credentials: CredentialOption = None
 
 
 class ExtractPayload(Body):
@@ -320,9 +300,8 @@ def checked_payload(type: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- routes
-# Routes for the queue: channels and the requests in them.
 
-router = Router()
+router = Router("Requests")
 _QUEUE_TAGS = ["Queue"]
 
 Status = Literal["pending", "queued", "running", "completed", "failed", "cancelled", "paused"]
@@ -349,7 +328,7 @@ def list_queue(
     wanted = {name: value for name, value in {"channel": channel, "status": status}.items() if value}
     page = app().queue.store.list(router.caller.project_id, limit, cursor, **wanted)
     return RequestList(
-        items=[RequestAnswer.model_validate(item.shown()) for item in page.items], next_cursor=page.next_cursor
+        items=[RequestAnswer.model_validate(item.view()) for item in page.items], next_cursor=page.next_cursor
     )
 
 
@@ -372,7 +351,6 @@ def resume_queue(body: ScopeBody | None = None) -> QueueStats:
 
 
 # --- operations
-# Routes for statistics, the audit trail, the clean-up (which also runs daily at 02:00 UTC) and the archive.
 
 _OPERATIONS_TAGS = ["Operations"]
 _DEFAULT_PERIOD = timedelta(days=7)
@@ -468,23 +446,13 @@ def archive(
 
 
 # --- requests
-# Routes for requests: units of queued work.
-
-_REQUEST_TAGS = ["Requests"]
 
 
 def _request_answer(request: Request) -> RequestAnswer:
-    return RequestAnswer.model_validate(request.shown())
+    return RequestAnswer.model_validate(request.view())
 
 
-@router.post(
-    "/v1/requests",
-    scope="write",
-    tags=_REQUEST_TAGS,
-    summary="Submit a request",
-    status_code=202,
-    middlewares=[idempotent],
-)
+@router.post("/v1/requests", scope="write", summary="Submit a request", status_code=202, middlewares=[idempotent])
 def create(body: RequestBody) -> Response[RequestAnswer]:
     from tidegate.ingest.submit import submit
 
@@ -504,13 +472,12 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
     return answer(_request_answer(request), 202)
 
 
-@router.post(
-    "/v1/requests/bulk", scope="write", tags=_REQUEST_TAGS, summary="Cancel, retry or prioritise many requests"
-)
+@router.post("/v1/requests/bulk", scope="write", summary="Cancel, retry or prioritise many requests")
 def bulk(body: BulkBody) -> BulkAnswer:
     caller = router.caller
     names = ("type", "channel", "status", "subscription_id")
     wanted = {name: value for name in names if (value := getattr(body, name))}
+    # Charged by the units that it writes: about one request for each change.
     outcome = control.act_on_many(
         app().queue,
         caller.project_id,
@@ -521,63 +488,54 @@ def bulk(body: BulkBody) -> BulkAnswer:
         priority=body.priority,
         who=caller.key_id,
     )
-    # Each change costs as much as a request of its own.
-    app().projects.rate_limiter.charge(caller.project_id, outcome.changed)
     return BulkAnswer.model_validate(outcome)
 
 
-@router.get("/v1/requests/<request_id>", scope="read", tags=_REQUEST_TAGS, summary="Get a request")
+@router.get("/v1/requests/<request_id>", scope="read", summary="Get a request")
 def show_request(request_id: str) -> RequestAnswer:
     return _request_answer(app().queue.get(router.caller.project_id, request_id))
 
 
-@router.get("/v1/requests/<request_id>/log", scope="read", tags=_REQUEST_TAGS, summary="List the steps of a request")
+@router.get("/v1/requests/<request_id>/log", scope="read", summary="List the steps of a request")
 def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
     caller = router.caller
     app().queue.get(caller.project_id, request_id)
     page = app().queue.log.list(caller.project_id, request_id, limit, cursor)
-    shown = [line.shown(with_stack=caller.is_admin) for line in page.items]
+    shown = [line.view(with_stack=caller.is_admin) for line in page.items]
     return LogList(items=[LogAnswer.model_validate(line) for line in shown], next_cursor=page.next_cursor)
 
 
-@router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_REQUEST_TAGS, summary="Cancel a request")
+@router.post("/v1/requests/<request_id>/cancel", scope="write", summary="Cancel a request")
 def cancel(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _request_answer(control.cancel(app().queue, caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/pause", scope="write", tags=_REQUEST_TAGS, summary="Pause a request")
+@router.post("/v1/requests/<request_id>/pause", scope="write", summary="Pause a request")
 def pause_request(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _request_answer(control.pause(app().queue, caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/resume", scope="write", tags=_REQUEST_TAGS, summary="Resume a paused request")
+@router.post("/v1/requests/<request_id>/resume", scope="write", summary="Resume a paused request")
 def resume_request(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _request_answer(control.resume(app().queue, caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/retry", scope="write", tags=_REQUEST_TAGS, summary="Retry a failed request")
+@router.post("/v1/requests/<request_id>/retry", scope="write", summary="Retry a failed request")
 def retry(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _request_answer(control.retry(app().queue, caller.project_id, request_id, caller.key_id))
 
 
-@router.post(
-    "/v1/requests/<request_id>/retry-now", scope="write", tags=_REQUEST_TAGS, summary="End the back-off of a request"
-)
+@router.post("/v1/requests/<request_id>/retry-now", scope="write", summary="End the back-off of a request")
 def retry_now(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _request_answer(control.retry_now(app().queue, caller.project_id, request_id, caller.key_id))
 
 
-@router.post(
-    "/v1/requests/<request_id>/prioritize",
-    scope="write",
-    tags=_REQUEST_TAGS,
-    summary="Change the priority of a request",
-)
+@router.post("/v1/requests/<request_id>/prioritize", scope="write", summary="Change the priority of a request")
 def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
     caller = router.caller
     return _request_answer(control.prioritize(app().queue, caller.project_id, request_id, body.priority, caller.key_id))
@@ -594,13 +552,8 @@ class FreezeBody(Body):
     reason: Annotated[str, Field(min_length=1, max_length=500, description="why; everyone sees it in the console")]
 
 
-class FreezeAnswer(Answer):
+class FreezeAnswer(Answer, record=FreezeState):
     """Whether the system is frozen; if it is, why, since when, and by which key."""
-
-    frozen: Annotated[bool, Field(description="whether nothing new starts")]
-    reason: Annotated[str | None, F("the reason, for people")] = None
-    since: Annotated[str | None, F("start of the period, ISO 8601 UTC")] = None
-    by: Annotated[str | None, Field(description="id of the key that froze it")] = None
 
 
 class ReconcileAnswer(Answer):
@@ -627,9 +580,6 @@ def reconcile() -> ReconcileAnswer:
 
 
 # --- compensation
-# Routes for the compensation poll, which starts overdue work: its state, and a trigger.
-
-_OPERATIONS_TAGS = ["Operations"]
 
 
 class CompensationAnswer(Answer):
