@@ -236,6 +236,7 @@ class App:
             files=self.files.store,
             cloudwatch=self.cloudwatch,
             machine_arn=self.settings.release_machine_arn,
+            runner_time=self.projects.runner_time,
         )
 
     @cached_property
@@ -284,7 +285,7 @@ class App:
             notifier=notifications.notifier,
             topic=notifications.topic,
             queue=self.queue,
-            source_refusal=lambda project_id, source: self.exports.allowed_sources.refusal(project_id, source),
+            require_source=lambda *order: self.exports.allowed_sources.require(*order),
         )
 
     @cached_property
@@ -421,10 +422,14 @@ class App:
     @cached_property
     def request_views(self) -> dict[str, View]:
         """Type of a request → what notices show of it, if not the request itself."""
-        return {
-            "export": lambda request: self.exports.shown(request),
-            "batch": lambda request: self.batches.view_at_end(request),
-        }
+
+        def view_of_export(request: Request) -> dict[str, Any]:
+            # Not by `orders`: that would import the writers of files into every function that ends a request.
+            from tidegate.exports.model import export_view
+
+            return export_view(request, self.clock(), self.settings.api_url)
+
+        return {"export": view_of_export, "batch": lambda request: self.batches.view_at_end(request)}
 
     @cached_property
     def request_endings(self) -> dict[str, Ending]:

@@ -63,7 +63,7 @@ class TargetNotGranted(DomainError):
 
 
 class SourceNotGranted(DomainError):
-    """The operator or the project's `read_from` does not allow a batch to read its items there."""
+    """The operator or the project's `read_from` does not allow an export or a batch to read there."""
 
     code, status, title = "source_not_granted", 403, "The project may not read there"
 
@@ -156,7 +156,7 @@ class QuotaExceeded(DomainError):
     code, status, title = "quota_exceeded", 429, "A quota of the project is used up"
 
     @classmethod
-    def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
+    def for_limit(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
         """The error for one quota. Only `queued` is retryable: waiting requests leave the queue by themselves."""
         error = cls(
             f"the project's quota {name} is {limit}: try later, or ask an admin to raise it", retry_after=retry_after

@@ -21,7 +21,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from inspect import get_annotations
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 R = TypeVar("R")
 Converter = Callable[[Any], Any]
@@ -30,8 +30,9 @@ Converter = Callable[[Any], Any]
 class F:
     """What a field is, besides its type: one sentence for people, limits of given values, and where the field appears.
 
-    `stored` and `shown` may be another name than the field's. `changes`: callers may change it later. `flat`: its parts
-    are stored and shown as fields of the record itself. `check` returns the value, or raises ValueError.
+    `stored` and `shown` may be another name than the field's. `changes`: callers may change it later; "always": also
+    when the record has ended. `flat`: its parts are stored and shown as fields of the record itself. `check` returns
+    the value, or raises ValueError.
 
     Pydantic takes an `F` for a group of constraints, so it can also be used in its models. A field that may be None has
     its limits next to it (`Annotated[str | None, F("…", max_length=9)]`), and they apply to other values only.
@@ -46,7 +47,7 @@ class F:
         *,
         stored: bool | str = True,
         shown: bool | str = True,
-        changes: bool = False,
+        changes: bool | Literal["always"] = False,
         flat: bool = False,
         check: Converter | None = None,
         **limits: Any,
@@ -109,12 +110,12 @@ class Declared(NamedTuple):
 def declared(record: Any) -> Mapping[str, Declared]:
     """The fields and described properties of a record, those of its own class before those of its base classes."""
     found: dict[str, Declared] = {}
-    details = {each.name: each for each in fields(record)}
+    details = _defaults(record)
     for owner in record.__mro__[:-1]:
         for name in get_annotations(owner):
             if name in details and name not in found:
                 kind, f = _evaluated(record, name)
-                found[name] = Declared(name, kind, f, details[name].default, details[name].default_factory)
+                found[name] = Declared(name, kind, f, *details[name])
         for name, member in vars(owner).items():
             text = isinstance(member, property) and member.fget and get_annotations(member.fget).get("return")
             if isinstance(text, str) and text.startswith("Annotated[") and name not in found:
@@ -124,6 +125,13 @@ def declared(record: Any) -> Mapping[str, Declared]:
     return found
 
 
+def _defaults(record: Any) -> dict[str, tuple[Any, Any]]:
+    """(default, factory) of the fields of a dataclass or a named tuple."""
+    if is_dataclass(record):
+        return {each.name: (each.default, each.default_factory) for each in fields(record)}
+    return {name: (record._field_defaults.get(name, MISSING), MISSING) for name in record._fields}
+
+
 @cache
 def _evaluated(record: Any, name: str) -> tuple[Any, F]:
     owner = next(each for each in record.__mro__ if name in get_annotations(each))
@@ -131,6 +139,9 @@ def _evaluated(record: Any, name: str) -> tuple[Any, F]:
 
 
 def _evaluate(text: Any, owner: type) -> tuple[Any, F]:
+    if isinstance(text, ForwardRef):
+        # Of a named tuple.
+        text = text.__forward_arg__
     if isinstance(text, str):
         text = eval(text, vars(sys.modules[owner.__module__]))  # noqa: S307 - an annotation of our own code
     given = [each for each in getattr(text, "__metadata__", ()) if isinstance(each, F)]
@@ -260,7 +271,7 @@ def view_of(record: Any) -> dict[str, Any]:
     """What callers see of a record: its shown fields that have a value."""
     kind: Any = type(record)
     view: dict[str, Any] = {}
-    for name, shown in _shown(kind):
+    for name, shown in _shown_names(kind):
         value = getattr(record, name)
         if not shown:
             view |= _viewed(value)
@@ -270,8 +281,8 @@ def view_of(record: Any) -> dict[str, Any]:
 
 
 @cache
-def _shown(record: Any) -> tuple[tuple[str, str], ...]:
-    """(field, shown name), which is empty for a flat one."""
+def _shown_names(record: Any) -> tuple[tuple[str, str], ...]:
+    """Pairs of field and shown name. The name is empty for a field whose own fields are shown in its place."""
     return tuple(
         (each.name, "" if each.f.flat else each.f.shown if isinstance(each.f.shown, str) else each.name)
         for each in declared(record).values()

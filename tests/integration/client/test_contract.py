@@ -12,8 +12,9 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.moto.cloud import MotoCloud
-from tidegate_client import models
+from tidegate_client import inputs, models
 from tidegate_client.client import Client
+from tidegate_client.model import Model
 
 FILE: dict[str, Any] = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a"}
 SENT: dict[str, Any] = FILE | {
@@ -274,8 +275,8 @@ def test_records_of_the_sdk_have_exactly_the_fields_of_the_answers(contract: Any
                 found = answer["content"]["application/json"]["schema"]
                 compare(contract, returned, found, seen, "items" if in_page else None)
 
-    records = {kind for kind in vars(models).values() if isinstance(kind, type) and issubclass(kind, models.Model)}
-    assert {kind.__name__ for kind in records - {models.Model} - seen.keys()} == set(), "no call returns these"
+    records = {kind for kind in vars(models).values() if isinstance(kind, type) and issubclass(kind, Model)}
+    assert {kind.__name__ for kind in records - {Model} - seen.keys()} == set(), "no call returns these"
     # A trailing underscore stands for a name that is taken, as in `items_`.
     declared = {kind.__name__: {field.removesuffix("_") for field in get_type_hints(kind)} for kind in seen}
     assert declared == {kind.__name__: fields for kind, fields in seen.items()}
@@ -289,7 +290,7 @@ def get_type_hints(of: Any) -> dict[str, Any]:
     return type_hints(of, localns=NEWER)
 
 
-def returned_record(client: Client, call: str) -> tuple[type[models.Model] | None, bool]:
+def returned_record(client: Client, call: str) -> tuple[type[Model] | None, bool]:
     """The record that the method of this name returns, and whether it is within a list."""
     resource, _, method = call.partition(".")
     function = getattr(getattr(client, resource), method, None)
@@ -297,7 +298,7 @@ def returned_record(client: Client, call: str) -> tuple[type[models.Model] | Non
     hint = get_type_hints(function).get("return") if function else None
     inner = get_args(hint)
     kind = inner[0] if inner else hint
-    is_record = isinstance(kind, type) and issubclass(kind, models.Model) and kind is not models.Model
+    is_record = isinstance(kind, type) and issubclass(kind, Model) and kind is not Model
     return (kind if is_record else None), bool(inner)
 
 
@@ -311,7 +312,7 @@ def compare(contract: Any, kind: type, schema: Any, seen: dict[type, set[str]], 
         hints = get_type_hints(kind)
         for name, inner in properties.items():
             hint = hints.get(name) or hints.get(f"{name}_")
-            nested = [one for one in records_in(hint) if one is not models.Model]
+            nested = [one for one in records_in(hint) if one is not Model]
             assert bool(nested) == bool(list(objects_in(contract, inner))), f"{kind.__name__}.{name}"
             # Records within themselves do not occur.
             for one in nested:
@@ -329,7 +330,7 @@ def objects_in(contract: Any, schema: Any) -> Iterator[Any]:
 
 
 def records_in(hint: Any) -> Iterator[type]:
-    if isinstance(hint, type) and issubclass(hint, models.Model):
+    if isinstance(hint, type) and issubclass(hint, Model):
         yield hint
     for inner in get_args(hint):
         yield from records_in(inner)
@@ -344,8 +345,8 @@ def records_in(hint: Any) -> Iterator[type]:
         (models.SubscriptionChanges, "PATCH /v1/subscriptions/s"),
         (models.GseGrant, "PATCH /v1/projects/p gse"),
         (models.Quotas, "PATCH /v1/projects/p quotas"),
-        (models.Presence, "PUT /v1/agents/a/presence"),
-        (models.TransferResult, "POST /v1/agents/a/results items"),
+        (inputs.Presence, "PUT /v1/agents/a/presence"),
+        (inputs.TransferResult, "POST /v1/agents/a/results items"),
     ],
 )
 def test_shapes_that_callers_send_have_the_fields_of_the_body(contract: Any, shape: type, place: str) -> None:
@@ -361,4 +362,4 @@ def test_shape_of_a_transfer_has_the_fields_of_the_answer(contract: Any) -> None
     found = route_for(contract, "GET", "/v1/agents/a/transfers")["responses"]["200"]["content"]["application/json"]
     (answer,) = objects_in(contract, found["schema"])
     (transfer,) = objects_in(contract, answer["items"])
-    assert set(get_type_hints(models.Transfer)) == set(transfer)
+    assert set(get_type_hints(inputs.Transfer)) == set(transfer)

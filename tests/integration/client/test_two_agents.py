@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import pytest
 from tests.support.fleet import CONTENT, Fleet
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tests.support.patience import idle_clock
+from tests.support.patience import until
 
 AGENT = "h-1"
 
@@ -106,13 +105,6 @@ def instance(fleet: Fleet, bridge: Bridge) -> str | None:
     with bridge.lock:
         found = fleet.cloud.app.distribution.fleet_store.get(fleet.project.id, AGENT)
     return found.instance if found else None
-
-
-def until(reached: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = idle_clock() + seconds
-    while not reached():
-        assert idle_clock() < deadline, "not reached in time"
-        time.sleep(0.1)
 
 
 def test_cloned_host_stops_and_the_first_delivers(

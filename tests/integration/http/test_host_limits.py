@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from tests.integration.notifications.receiving import callbacks, pass_time, rece
 from tests.support.batches import receiver as batch_receiver
 from tests.support.batches.lab import Lab
 from tests.support.moto.cloud import MotoCloud, Project
+from tests.support.patience import Background
 from tidegate.aws import keys
 from tidegate.aws.host_usage import HostUsage
 from tidegate.batches.model import FINISHED
@@ -40,9 +41,7 @@ def test_two_batches_in_two_functions_share_the_limit_and_fail_no_item(cloud: Mo
             lab.http = SafeHttp(host_limits=HostLimits(count, 50, 0))
             batch = lab.batch(100 + number, rate=500, retries=1)
             batches.append(batch)
-            threads.append(threading.Thread(target=lab.run, args=(batch,)))
-        for thread in threads:
-            thread.start()
+            threads.append(Background(partial(lab.run, batch)))
         for thread in threads:
             thread.join(30)
         calls = business.calls()

@@ -147,15 +147,18 @@ def test_redirect_is_not_followed(cloud: MotoCloud, project: Project) -> None:
     assert shown["attempts"][0]["error"] == "redirect_refused"
 
 
-def test_redeliver_sends_it_once_more_under_the_same_id(cloud: MotoCloud, project: Project) -> None:
-    with receiver(410, 200) as at:
+@pytest.mark.parametrize("first", [410, 500], ids=["dead", "in back-off"])
+def test_redeliver_sends_it_once_more_under_the_same_id(cloud: MotoCloud, project: Project, first: int) -> None:
+    with receiver(first, 200) as at:
         notice = send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         answer = cloud.http("POST", f"/v1/callbacks/{notice.message_id}/redeliver", key=project.key)
         assert (answer.status, answer.json()["callback_state"]) == (202, "pending")
         cloud.deliver("CallbacksQueue")
-
         assert at.ids == [notice.message_id] * 2
+
+        pass_time(cloud, 7200)
+        assert len(at.ids) == 2, "the message of the back-off finds it delivered"
     shown = cloud.http("GET", f"/v1/callbacks/{notice.message_id}", key=project.key).json()
     assert shown["callback_state"] == "delivered"
     assert len(shown["attempts"]) == 2

@@ -113,3 +113,18 @@ def test_callback_that_waited_in_vain_makes_its_project_slow(cloud: MotoCloud, p
     item = cloud.app.table.get(keys.circuit(project.id, keys.ALL_HOSTS), consistent=True)
     assert item is not None
     assert item["expires_at"] > now
+
+
+def test_call_that_was_not_sent_gives_its_place_back(cloud: MotoCloud, project: Project) -> None:
+    breaker, now = breaker_of_slow_project(cloud, project), cloud.clock().timestamp()
+    entry = breaker.enter(project.id, "other.example", now)
+    assert entry.project_place is not None
+    taken = CircuitStore(cloud.app.table).states(project.id, "other.example")[1]
+    assert taken
+    assert entry.project_place in taken.places
+
+    breaker.give_back(project.id, "other.example", now, waited=0.0, entry=entry)
+
+    freed = CircuitStore(cloud.app.table).states(project.id, "other.example")[1]
+    assert freed
+    assert entry.project_place not in freed.places

@@ -12,7 +12,8 @@ from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, DayBudget, UsageStore
-from tidegate.projects.model import DEFAULTS, LEGACY, Quotas
+from tidegate.projects.model import DEFAULTS, LEGACY
+from tidegate.projects.projects import quotas_from
 from tidegate.queue.admission import admit
 
 
@@ -171,7 +172,7 @@ def test_what_a_runner_reads_counts_as_its_time(cloud: MotoCloud, project: Proje
     """A batch whose results come separately reads them again at each tick."""
     app = cloud.app
     usage, now = UsageStore(app.table), cloud.clock()
-    budget = DayBudget(usage, Quotas.stored({}), project.id, now)
+    budget = DayBudget(usage, quotas_from({}), project.id, now)
     assert budget.reserve(runner_seconds=60, outgoing_calls=1)
     app.table.units_read += 2550
 

@@ -9,10 +9,11 @@ import pytest
 from tests.support.console_seed import items_of_a_busy_hour
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud, Project
+from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.distribution.model import RUNNING, Target, job_key
-from tidegate.projects.model import AGENT_READ_UNITS, READ_UNITS
+from tidegate.projects.model import AGENT_READ_UNITS, READ_UNITS, USUAL_WRITE_UNITS, WRITE_UNITS
 from tidegate.web import api
 from tidegate.web.routing import Caller
 
@@ -127,10 +128,23 @@ def test_polls_of_a_host_are_charged_by_what_they_read(cloud: MotoCloud, project
     assert cloud.app.table.units_read - before <= AGENT_READ_UNITS
 
 
+def test_bulk_change_is_charged_about_one_request_for_each(
+    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the units that it writes, and not once more for each change."""
+    queue, charged = TestQueue(cloud, project), list[int]()
+    for _ in range(40):
+        queue.submit()
+    monkeypatch.setattr(cloud.app.projects.rate_limiter, "charge", lambda _, requests: charged.append(requests))
+    body = {"action": "cancel", "status": "pending", "limit": 100}
+    assert cloud.http("POST", "/v1/requests/bulk", json=body, key=project.key).json()["changed"] == 40
+    assert 20 <= sum(charged) <= 50
+
+
 def test_long_request_delays_the_next_ones(cloud: MotoCloud, project: Project) -> None:
     limiter = cloud.app.projects.rate_limiter
     assert cloud.http("GET", "/v1/jobs", key=project.key).status == 200
     caller = Caller("key-1", project.id, frozenset({"read"}), requests_per_s=RATE)
-    api._charge(cloud.app, caller, 16 * 1024, READ_UNITS * 1.25, 2.5)
-    # 0.5 + 1.25 + 2.5 requests: five, of which one was taken before.
-    assert limiter._shares[project.id].bucket.state[0] == RATE - 1 - 4
+    api._charge(cloud.app, caller, 16 * 1024, READ_UNITS * 1.25, USUAL_WRITE_UNITS + WRITE_UNITS * 2, 2.5)
+    # 0.5 + 1.25 + 2 + 2.5 requests: seven, of which one was taken before.
+    assert limiter._shares[project.id].bucket.state[0] == RATE - 1 - 6

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from openapi_schema_validator import OAS31Validator
 
 from tests.support.tour.recorder import shape
 from tests.support.tour.steps import tour
@@ -52,6 +53,24 @@ def test_every_parameter_has_a_description() -> None:
         if not parameter.get("description")
     ]
     assert not missing, f"describe them in web/reference/operations.toml, [parameters]: {missing}"
+
+
+def test_examples_of_requests_and_parameters_are_accepted_by_their_schemas() -> None:
+    document = published()
+
+    def faults(schema: dict[str, Any], example: Any) -> list[str]:
+        rules = {**schema, "components": document["components"]}
+        return [error.message[:200] for error in OAS31Validator(rules).iter_errors(example)]
+
+    found = {}
+    for name, operation in operations():
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "example" in body:
+            found[name] = faults(body["schema"], body["example"])
+        for parameter in operation.get("parameters", ()):
+            if "example" in parameter:
+                found[f"{name}: {parameter['name']}"] = faults(parameter["schema"], parameter["example"])
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
 def test_every_field_has_a_description() -> None:

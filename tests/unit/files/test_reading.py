@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
 from itertools import chain, count, repeat
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidegate.aws.s3 import StoredObject
 from tidegate.common import sha256
-from tidegate.errors import Busy, Conflict, RecordNotFound
+from tidegate.errors import Busy, Conflict
 from tidegate.files import reading
 from tidegate.files import reading as verify
 from tidegate.files.model import MIB, seconds_to_read
@@ -26,10 +25,10 @@ OVER, RANGE = 0.0, 2 * MIB
 
 
 class Memory:
-    """A bucket in memory. `etag` is that of the content now."""
+    """A bucket in memory. `etag` is that of the uploaded bytes now."""
 
-    def __init__(self, content: bytes = CONTENT) -> None:
-        self.content, self.etag = content, '"1"'
+    def __init__(self, uploaded: bytes = CONTENT) -> None:
+        self.uploaded, self.etag = uploaded, '"1"'
         self.objects: dict[str, bytes] = {}
         self.read_bytes = 0
         self.deleted: list[str] = []
@@ -38,12 +37,10 @@ class Memory:
         if etag != self.etag:
             raise Conflict("the uploaded object was replaced or deleted while it was read")
         self.read_bytes += last - first + 1
-        return self.content[first : last + 1]
+        return self.uploaded[first : last + 1]
 
-    def read(self, key: str) -> tuple[None, Iterator[bytes]]:
-        if key not in self.objects:
-            raise RecordNotFound(key)
-        return None, iter([self.objects[key]])
+    def content(self, key: str) -> bytes | None:
+        return self.objects.get(key)
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
@@ -175,7 +172,7 @@ def test_object_replaced_between_turns_is_a_conflict_once() -> None:
     bucket = Memory()
     made = reader(bucket)
     assert made.check("k", FOUND, ReadingTurn("s", OVER)) is None
-    bucket.content, bucket.etag = CONTENT[::-1], '"2"'
+    bucket.uploaded, bucket.etag = CONTENT[::-1], '"2"'
     now = StoredObject(len(CONTENT), '"2"')
 
     with pytest.raises(Conflict, match='its ETag was "1", now it is "2"'):

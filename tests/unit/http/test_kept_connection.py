@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
 from tidegate.http.client import SafeHttp
-from tidegate.http.connections import KeptConnection
+from tidegate.http.connections import HostLimits, KeptConnection
 from tidegate.http.model import Limits
 
 TWO_SECONDS = Limits(total=2)
@@ -106,6 +108,57 @@ def test_answer_cut_off_on_a_kept_connection_is_not_asked_for_again(receiver: Re
     with pytest.raises(errors.ConnectionFailed):
         line.post(b"2", {})
     assert receiver.bodies == [b"1", b"2"]
+
+
+def test_garbage_on_a_kept_connection_is_not_asked_for_again(receiver: Receiver) -> None:
+    def garbage(request: Handler) -> None:
+        request.wfile.write(b"hello\r\n")
+        request.close_connection = True
+
+    line = line_to(receiver)
+    line.post(b"1", {})
+    receiver.act = garbage
+    with pytest.raises(errors.ConnectionFailed):
+        line.post(b"2", {})
+    assert receiver.bodies == [b"1", b"2"]
+
+
+def test_second_answer_to_one_post_is_not_the_answer_to_the_next(receiver: Receiver) -> None:
+    sent = threading.Event()
+
+    def answer_twice(request: Handler) -> None:
+        body = receiver.bodies[-1]
+        request.answer(200, body)
+        request.wfile.flush()
+        assert heard.wait(10)
+        request.answer(200, body)
+        request.wfile.flush()
+        sent.set()
+
+    heard = threading.Event()
+    receiver.act = answer_twice
+    line = line_to(receiver)
+    assert line.post(b"1", {}).body == b"1"
+    heard.set()
+    assert sent.wait(10)
+    assert line.post(b"2", {}).body == b"2"
+
+
+def test_connections_that_the_server_closes_do_not_count_any_more(receiver: Receiver) -> None:
+    def answer_and_close(request: Handler) -> None:
+        request.answer(200, b"{}", Connection="close")
+        request.close_connection = True
+
+    def count(address: str, kind: str, window: int, amount: int) -> int:
+        counted[address, kind, window] += amount
+        return counted[address, kind, window]
+
+    counted: Counter[tuple[str, str, int]] = Counter()
+    receiver.act = answer_and_close
+    http = SafeHttp(host_limits=HostLimits(count, connections=20))
+    line = http.line(f"http://127.0.0.1:{receiver.port}/p", allow_private=True, limits=TWO_SECONDS)
+    assert [line.post(b"", {}).status for _ in range(30)] == [200] * 30
+    assert not counted, "one connection at a time asks nobody"
 
 
 def test_closed_port_is_a_connection_failure() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import ssl
 import time
 from collections.abc import Iterator
@@ -94,3 +95,25 @@ def test_kept_connection_checks_names_and_certificates(certificate: Path, secure
     secure.drip = True
     with pytest.raises(FetchTimeout):
         http.line(f"https://{NAME}:{secure.port}/", allow_private=True, limits=Limits(total=0.4)).post(b"{}", {})
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "pooled"])
+def test_second_answer_in_the_same_record_is_not_the_next_one(certificate: Path, kept: bool) -> None:
+    """It waits in the TLS layer: the socket itself has nothing to read."""
+
+    def answer_twice(request: Handler) -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n" + request.body()
+        request.wfile.write(answer.ljust(io.DEFAULT_BUFFER_SIZE, b" ") + answer)
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with serve(answer_twice, context) as port:
+        http, url = client(certificate), f"https://{NAME}:{port}/"
+        line = http.line(url, allow_private=True)
+
+        def post(body: bytes) -> bytes:
+            reply = line.post(body, {}) if kept else http.send("POST", url, body=body, allow_private=True)
+            return reply.body
+
+        assert [post(body) for body in (b"1", b"2", b"3")] == [b"1", b"2", b"3"]
+        line.close()

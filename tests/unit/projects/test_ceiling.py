@@ -6,6 +6,7 @@ import pytest
 
 from tests.bench import ceiling, prices
 from tidegate.projects.model import DEFAULTS, READ_UNITS
+from tidegate.releases.model import MOST_BYTES
 from tidegate.settings import Settings
 
 
@@ -42,6 +43,12 @@ def test_authorizer_passes_as_many_strangers_as_the_sum_assumes() -> None:
 def test_runner_second_costs_as_much_as_its_read_units() -> None:
     a_second = ceiling._runner(dict(DEFAULTS), "").day / (DEFAULTS["runner_hours_per_day"] * ceiling.HOUR)
     assert a_second >= READ_UNITS * prices.DYNAMODB_READ
+
+
+@pytest.mark.parametrize("size", [0, MOST_BYTES])
+def test_look_at_a_release_costs_no_more_than_it_counts_for(size: int) -> None:
+    a_second = ceiling._runner(dict(DEFAULTS), "").day / (DEFAULTS["runner_hours_per_day"] * ceiling.HOUR)
+    assert ceiling.look(size) <= ceiling.look_seconds(size) * a_second
 
 
 def test_security_page_has_the_table_of_the_bench() -> None:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from local.place import API_ID
+from tests.bench import money
 from tests.support.template import ROOT, directory_of, functions, load_template, queue_functions, resources
 from tidegate.files.model import PARTS_SECONDS
 from tidegate_client.watching import BEAT
@@ -118,6 +119,16 @@ def test_operators_are_told_what_every_function_may_take() -> None:
         (row,) = (line for line in table.splitlines() if f"`{directory}`" in line)
         most = mapping.get("ScalingConfig", {}).get("MaximumConcurrency")
         assert most is None or f"| {most}" in row, queue
+
+
+def test_operators_are_told_what_an_idle_stack_is_billed_for() -> None:
+    (row,) = re.findall(r"^\| an idle stack.*", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    billed = money.billed_anyway()
+    alarmed, metrics = re.findall(r"(\d+) (?:alarmed )?metrics,", billed.note)
+    assert f"{alarmed} alarmed metrics ({money.rollout_metrics()} of them" in row
+    assert f", {metrics} metrics" in row
+    (dollars,) = re.findall(r"([\d.]+) for what AWS bills in any case", row)
+    assert float(dollars) == pytest.approx(billed.value, abs=0.05)
 
 
 def test_functions_of_the_template_are_the_folders_of_the_tree() -> None:

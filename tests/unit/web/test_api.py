@@ -126,3 +126,10 @@ def test_module_with_a_route_without_scope_is_never_served(monkeypatch: pytest.M
     for path in ("/v1/careless/second", "/v1/careless/first", "/v1/careless/second"):
         with pytest.raises(ScopeNotDeclared):
             ask(api, "GET", path)
+
+
+def test_order_of_an_export_imports_nothing_that_renders() -> None:
+    """A cold start that only submits need not load openpyxl."""
+    code = "import sys, tidegate.exports.exports; print({'openpyxl', 'lxml', 'tidegate.sheets.files'} & {*sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -20,14 +20,15 @@ from tidegate.web.schemas import Body
 TESTS = Path(__file__).parents[2]
 BATCHES, EXPORTS, QUEUE = "integration/batches", "integration/exports", "integration/queue"
 FLEET, INGEST, PROJECTS = "integration/distribution", "integration/ingest", "integration/projects"
-BY_PRIORITY = f"{QUEUE}/test_admission.py::test_requests_run_by_priority_then_age"
+BY_PRIORITY = f"{QUEUE}/test_admission.py::test_priority_of_each_kind_of_work_is_that_of_its_request"
 CHANGED_FAILURES = f"{BATCHES}/test_slice_rate.py::test_changed_limit_of_failures_stops_running_batch"
 
 # The field of a body: the test that shows what happens at the limit.
 BACKOFF = "unit/batches/test_run_state.py::test_backoff_grows_to_its_limit_with_jitter"
 CHANGED = f"{BATCHES}/test_business_down.py::test_changed_options_act_while_the_batch_runs"
 SHOWN = {
-    **{f"BackoffBody.{name}": BACKOFF for name in ("base", "factor", "max", "jitter")},
+    **{f"BackoffBody.{name}": BACKOFF for name in ("factor", "max", "jitter")},
+    "BackoffBody.base": CHANGED,
     **{f"BatchPatch.{name}": CHANGED for name in ("retries", "retry_delay", "item_timeout")},
     "BatchPatch.concurrency": f"{BATCHES}/test_business_down.py::test_changed_concurrency_acts_while_the_batch_runs",
     "BatchBody.total": f"{BATCHES}/test_slice_rate.py::test_1000_items_at_100_per_second_take_10_seconds",
@@ -40,9 +41,7 @@ SHOWN = {
     "BatchBody.priority": BY_PRIORITY,
     "BatchBody.max_failed": f"{BATCHES}/test_slice_carries.py::test_failures_beyond_limit_stop_the_batch",
     "BatchBody.max_failed_percent": f"{BATCHES}/test_slice_carries.py::test_failures_beyond_limit_stop_the_batch",
-    "BatchBody.item_timeout": (
-        f"{BATCHES}/test_slice_answers.py::test_answer_after_six_seconds_counts_if_item_timeout_is_longer"
-    ),
+    "BatchBody.item_timeout": f"{BATCHES}/test_slice_answers.py::test_answer_after_item_timeout_is_a_failed_attempt",
     "BatchBody.items_per_call": f"{BATCHES}/test_slice_carries.py::test_grouped_items_are_answered_one_by_one",
     "BatchBody.runners": f"{BATCHES}/test_runners.py::test_two_runners_call_each_item_once_and_share_rate",
     "BatchBody.progress_every_items": (
@@ -62,7 +61,7 @@ SHOWN = {
     "TransferBody.limit_rate": "unit/client/agent/test_service.py::test_limit_of_a_job_does_not_slow_down_others",
     "WaveBody.percent": f"{FLEET}/test_waves.py::test_first_wave_goes_to_its_share_only",
     "WaveBody.wait_s": f"{FLEET}/test_waves.py::test_waves_follow_each_other_after_their_waits",
-    "WaveBody.max_failed_percent": f"{FLEET}/test_waves.py::test_next_wave_follows_a_wave_with_few_failures",
+    "WaveBody.max_failed_percent": f"{FLEET}/test_waves.py::test_wave_fails_by_the_percentage_that_it_allows",
     "ReleaseReport.placed": (
         "integration/releases/test_releases.py::test_files_of_a_host_are_those_of_the_revision_in_place"
     ),
@@ -90,7 +89,7 @@ SHOWN = {
     "VisibleBody.start": f"{EXPORTS}/test_masks.py::test_project_masks_show_as_many_characters_as_set",
     "VisibleBody.end": f"{EXPORTS}/test_masks.py::test_project_masks_show_as_many_characters_as_set",
     "FileBody.priority": BY_PRIORITY,
-    "PartsBody.numbers": "integration/files/test_multipart.py::test_parts_fit_into_s3s_limits",
+    "PartsBody.numbers": "integration/files/test_multipart.py::test_part_numbers_beyond_the_last_are_refused",
     "PartsBody.sizes": "integration/files/test_upload_quota.py::test_parts_with_their_lengths_count_exactly",
     "SubscriptionBody.concurrency": f"{INGEST}/test_subscriptions.py::test_subscription_limits_its_parallel_downloads",
     "SubscriptionBody.priority": BY_PRIORITY,
@@ -139,7 +138,7 @@ SHOWN = {
     "PolitenessBody.delay_s": f"{INGEST}/test_politeness.py::test_requests_of_one_file_keep_their_delay",
     "PolitenessBody.host_downloads": f"{INGEST}/test_politeness.py::test_downloads_from_a_host_stay_within_the_limit",
     "BulkBody.limit": f"{INGEST}/test_library_requests.py::test_bulk_acts_on_all_requests_that_match",
-    "BulkBody.priority": f"{QUEUE}/test_admission.py::test_prioritized_request_runs_next",
+    "BulkBody.priority": f"{INGEST}/test_library_requests.py::test_bulk_acts_on_all_requests_that_match",
     "PriorityBody.priority": f"{QUEUE}/test_admission.py::test_prioritized_request_runs_next",
     "RequestBody.priority": BY_PRIORITY,
 }

@@ -99,9 +99,6 @@ def region() -> str:
     return str(_session().get_config_variable("region"))
 
 
-# --- sqs
-# SQS: sends messages in batches and sends refused ones again.
-
 _BATCH = 10
 _TRIES = 4
 LONGEST_DELAY = 900
@@ -133,6 +130,8 @@ def _pause(record: Mapping[str, Any]) -> int:
 
 
 class SqsQueue:
+    """SQS: sends messages in batches and sends refused ones again."""
+
     def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
         self._url = url
@@ -177,16 +176,14 @@ class SqsQueue:
         raise Busy(f"SQS refused {len(left)} of {len(messages)} messages: try again in a few seconds")
 
 
-# --- sfn
-# Step Functions: start, describe and stop executions.
-
-
 # DescribeExecution has the lowest quota of all calls here: 250 at once, then 10 a second (300 and 15 in the largest
 # regions), for all of an account. After an outage, compensation asks about every request and Job that was running.
 _DESCRIBES_A_SECOND, _DESCRIBES_SAVED_SECONDS = 8, 10
 
 
 class Machines:
+    """Step Functions: start, describe and stop executions."""
+
     def __init__(
         self,
         client: SFNClient,

@@ -84,7 +84,7 @@ def usage(project_id: str) -> dict[str, str]:
 
 
 def batch_usage(project_id: str) -> dict[str, str]:
-    """Apart from `usage`, because a start writes both: a transaction may write an item only once."""
+    """Counts of batches. Apart from `usage`, because a start writes both, and a transaction writes an item once."""
     return _key(project_id, "USAGE", sk="BATCHES")
 
 
@@ -486,7 +486,7 @@ def job(project_id: str, job_key: str) -> dict[str, str]:
 
 
 def cancelled_job(project_id: str, job_key: str) -> dict[str, str]:
-    """When the Job was cancelled. Outlives the Job, because a dead letter with its targets may."""
+    """When the Job was cancelled. Kept longer than the Job: a message with its targets may come back later."""
     return _key(project_id, "CANCELLED_JOB", job_key)
 
 

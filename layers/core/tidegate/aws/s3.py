@@ -20,9 +20,6 @@ from tidegate.errors import Busy, Conflict, Invalid, RecordNotFound
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# --- s3
-# The files bucket.
-
 logger = Logger(service="tidegate", child=True)
 
 CHUNK = 1024 * 1024
@@ -46,12 +43,14 @@ class StoredObject:
 
 
 class Bucket:
+    """The files bucket."""
+
     def __init__(self, client: S3Client, name: str) -> None:
         self._client = client
         self.name = name
 
     def head(self, key: str) -> StoredObject | None:
-        """Its size and ETag; None if there is no such object."""
+        """The size and ETag of an object; None if it does not exist."""
         try:
             answer = self._client.head_object(Bucket=self.name, Key=key)
         except ClientError as error:
@@ -69,6 +68,15 @@ class Bucket:
                 raise RecordNotFound("the content is gone from the bucket: upload or fetch the file again") from error
             raise
         return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
+
+    def content(self, key: str) -> bytes | None:
+        """The whole object, for those that fit in memory; None if there is no such object."""
+        try:
+            return self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        except ClientError as error:
+            if status_of(error) == 404:
+                return None
+            raise
 
     def put(self, key: str, data: bytes | bytearray) -> str:
         """Stores an object, or replaces it. Returns its ETag."""
@@ -126,10 +134,6 @@ class Bucket:
         return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=seconds)
 
 
-# --- s3 listing
-# Lists objects of the bucket, for the archive and the daily sweep.
-
-
 # The most that S3 lists in one call.
 PARTS_LISTED = 1000
 
@@ -147,6 +151,8 @@ class Upload(NamedTuple):
 
 
 class BucketListing(Bucket):
+    """Lists objects of the bucket, for the archive and the daily sweep."""
+
     def list(self, prefix: str, after: str = "") -> Iterator[Found]:
         """Objects in the order of their keys, starting after the key `after`."""
         begins: dict[str, Any] = {"StartAfter": after} if after else {}
@@ -182,12 +188,11 @@ class BucketListing(Bucket):
         return bytes(self._client.get_object(Bucket=self.name, Key=key)["Body"].read())
 
 
-# --- s3 multipart
-# Multipart uploads: an object that appears only when it is completed.
-
-
 class MultipartStore(Bucket):
-    """The files bucket, for content that this system fetches and stores in parts."""
+    """Multipart uploads: an object that appears only when it is completed.
+
+    The files bucket, for content that this system fetches and stores in parts.
+    """
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
         self._client.upload_part(
@@ -236,9 +241,6 @@ class MultipartStore(Bucket):
         return bytes(self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}")["Body"].read())
 
 
-# --- s3 uploads
-# The files bucket for callers' uploads: parts by presigned URLs, and ranges to verify them.
-
 # S3's error codes for parts that are missing, differ from the request, or are too small.
 _BAD_PARTS = {"InvalidPart", "InvalidPartOrder", "EntityTooSmall", "MalformedXML"}
 
@@ -247,6 +249,8 @@ _STILL_JOINING = {"ConditionalRequestConflict", "OperationAborted"}
 
 
 class UploadBucket(Bucket):
+    """The files bucket for callers' uploads: parts by presigned URLs, and ranges to verify them."""
+
     def read_range(self, key: str, start: int, last: int, etag: str) -> bytes:
         """Bytes `start` to `last` of the object with this ETag. Conflict if it was replaced or deleted."""
         try:
@@ -267,7 +271,7 @@ class UploadBucket(Bucket):
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
 
     def part_sizes(self, key: str, upload_id: str, first: int) -> dict[int, int]:
-        """The sizes by number of the first PARTS_LISTED parts from `first` on. Nothing if the upload has ended."""
+        """Sizes of parts by number, from `first` on, at most PARTS_LISTED. Empty if the upload has ended."""
         try:
             found: Any = self._client.list_parts(
                 Bucket=self.name, Key=key, UploadId=upload_id, PartNumberMarker=first - 1, MaxParts=PARTS_LISTED
@@ -385,9 +389,6 @@ def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Pla
     return parts
 
 
-# --- s3 assembly
-# Joins many objects into one: S3 copies the large pieces, and small ones pass through this function.
-
 _PARALLEL_PARTS = 16
 
 
@@ -443,9 +444,6 @@ def _read(client: S3Client, bucket: str, piece: StoredPiece) -> bytes:
     return answer["Body"].read()
 
 
-# --- s3 sink
-# Streams a file into the bucket: by multipart upload, or by one put if it is small.
-
 # S3 accepts 10,000 parts in one upload: with parts of this size, files of up to 80 GB.
 PART_BYTES = 8 * 1024 * 1024
 # A part that has to wait is held in memory, so it has S3's smallest size.
@@ -453,7 +451,9 @@ WAITING_BYTES = 5 * 1024 * 1024
 
 
 class S3Sink:
-    """Writes chunks to S3 as they come.
+    """Streams a file into the bucket: by multipart upload, or by one put if it is small.
+
+    Writes chunks to S3 as they come.
 
     A part with bytes that are not known yet (a `Later`) is held back until they are; later parts are not.
     """

@@ -24,9 +24,6 @@ from tidegate.errors import Busy, Conflict, DomainError, Invalid
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-# --- client errors
-# The code and the HTTP status of a failed call to AWS.
-
 
 def code_of(error: ClientError) -> str:
     """The error code of AWS, such as `NoSuchUpload`."""
@@ -350,9 +347,9 @@ class DueShards:
         self._count = 0
 
     def spread(self, writes: Sequence[Write], carry_out: Callable[[Write], object]) -> list[Write]:
-        """The writes, with due records moved to the process's own shard if it writes many.
+        """The given writes. If the process writes many due records, they are moved to a shard of its own.
 
-        `carry_out` performs the write of the shard's entry, which comes first.
+        `carry_out` first writes the entry of that shard.
         """
         due = sum(_is_due(write.item or write.sets) for write in writes)
         shard = self._shard(due, carry_out) if due else 0
@@ -406,9 +403,6 @@ def _moved(write: Write, shard: int) -> Write:
     return replace(write, sets=_with_shard(write.sets or {}, shard)) if _is_due(write.sets) else write
 
 
-# --- table
-# The DynamoDB table, in plain Python values. Stores provide the keys (`keys.py`) and the conditions.
-
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
 # A filtered list returns what it found after reading this much, with a cursor to continue from.
@@ -424,11 +418,7 @@ class ConditionFailed(Conflict):
     """
 
     def __init__(
-        self,
-        *,
-        item: Item | None = None,
-        failed: Sequence[int] = (),
-        met: Mapping[int, Item] | None = None,
+        self, *, item: Item | None = None, failed: Sequence[int] = (), met: Mapping[int, Item] | None = None
     ) -> None:
         super().__init__("the record was changed by another request at the same time: read it and try again")
         self.item = item
@@ -442,7 +432,18 @@ class ItemPage:
     cursor: str | None
 
 
+_METERED: Any = {"ReturnConsumedCapacity": "TOTAL"}
+
+
+def _units(consumed: Any) -> float:
+    """What AWS says a call used; an emulator may say nothing."""
+    given = consumed if isinstance(consumed, list) else [consumed or {}]
+    return sum(float(each.get("CapacityUnits", 0)) for each in given)
+
+
 class Table:
+    """The DynamoDB table, in plain Python values. Stores provide the keys (`keys.py`) and the conditions."""
+
     def __init__(
         self,
         client: DynamoDBClient,
@@ -454,13 +455,11 @@ class Table:
         self.name = name
         self._sleep = sleep
         self._due_shards = due_shards
-        # Read units that this process has used. A project pays for those of its requests (`web/api.py`).
-        self.units_read = 0.0
+        # Units that this process has used. A project pays for those of its requests (`web/api.py`).
+        self.units_read = self.units_written = 0.0
 
     def _metered(self, consumed: Any) -> None:
-        """Adds what AWS says a read used; an emulator may say nothing."""
-        for each in consumed if isinstance(consumed, list) else [consumed or {}]:
-            self.units_read += float(each.get("CapacityUnits", 0))
+        self.units_read += _units(consumed)
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
         """The item; None if there is none."""
@@ -475,7 +474,7 @@ class Table:
     def write(self, write: Write) -> Item:
         """Performs one write. Returns the new item, or a deleted one. ConditionFailed if its condition fails."""
         [write] = self._spread([write])
-        request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} | _METERED
         try:
             return settled(lambda: self._write(write, request), self._sleep)
         except self._client.exceptions.ConditionalCheckFailedException as error:
@@ -498,12 +497,15 @@ class Table:
 
     def _write(self, write: Write, request: dict[str, Any]) -> Item:
         if write.kind == "Put":
-            self._client.put_item(**request)
+            self.units_written += _units(self._client.put_item(**request).get("ConsumedCapacity"))
             return dict(write.item or {})
         if write.kind == "Delete":
             old = self._client.delete_item(**request, ReturnValues="ALL_OLD")
+            self.units_written += _units(old.get("ConsumedCapacity"))
             return from_wire(old.get("Attributes", {}))
-        return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
+        new = self._client.update_item(**request, ReturnValues="ALL_NEW")
+        self.units_written += _units(new.get("ConsumedCapacity"))
+        return from_wire(new["Attributes"])
 
     def transact(self, writes: Sequence[Write], token: str | None = None, *, returns_met: bool = False) -> None:
         """Performs the writes, all or none. Retries transaction conflicts; ConditionFailed if a condition fails.
@@ -515,9 +517,10 @@ class Table:
         request: dict[str, Any] = {
             "TransactItems": [{write.kind: as_request(self.name, write) | more} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
+            **_METERED,
         }
         try:
-            settled(lambda: self._client.transact_write_items(**request), self._sleep)
+            answer = settled(lambda: self._client.transact_write_items(**request), self._sleep)
         except self._client.exceptions.TransactionCanceledException as error:
             reasons = reasons_of(error)
             failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
@@ -526,6 +529,7 @@ class Table:
             details: Any = error.response.get("CancellationReasons", [])
             met = {index: from_wire(details[index]["Item"]) for index in failed if details[index].get("Item")}
             raise ConditionFailed(failed=failed, met=met) from error
+        self.units_written += _units(answer.get("ConsumedCapacity"))
 
     def query(
         self,
@@ -697,7 +701,8 @@ class Table:
         attempt = 0
         while pending:
             sent, pending = pending[:_WRITE_LIMIT], pending[_WRITE_LIMIT:]
-            answer: Any = self._client.batch_write_item(RequestItems={self.name: sent})
+            answer: Any = self._client.batch_write_item(RequestItems={self.name: sent}, **_METERED)
+            self.units_written += _units(answer.get("ConsumedCapacity"))
             left = answer.get("UnprocessedItems", {}).get(self.name, [])
             attempt = self._after_unprocessed(bool(left), attempt)
             pending = [*left, *pending]
@@ -718,6 +723,13 @@ _INDEX_KEYS: dict[str | None, tuple[str, str]] = {
     "gsi2": ("gsi2pk", "gsi2sk"),
     "due": ("due_pk", "due_at"),
 }
+
+
+class Store:
+    """Records of one kind in the table."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
 
 
 def _start_key(

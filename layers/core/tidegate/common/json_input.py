@@ -8,9 +8,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-# --- json input
-# Parses JSON and numbers from outside.
-
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
     """The parsed value. ValueError if the text is not JSON or is nested too deep; `exact` refuses NaN and Infinity."""
@@ -40,10 +37,6 @@ MOST_DIGITS = 15
 def whole_number(text: str) -> int | None:
     """The number, if the text is 1 to 15 ASCII digits; else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
-
-
-# --- http dates
-# Dates as HTTP headers and feeds write them (RFC 822 and its successors).
 
 
 def read_date(text: str | None) -> datetime | None:

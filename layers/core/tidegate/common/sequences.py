@@ -6,30 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-# --- listing
-# A page of a list.
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
+    """A page of a list."""
+
     items: list[T]
     next_cursor: str | None
-
-
-# --- slices
-# Parts of a sequence.
 
 
 def slices(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """The rows in order, `size` at a time."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
-
-
-# --- later
-# Bytes whose position is known before their content: a header that holds the size of what follows.
 
 
 class Later(bytearray):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.s3 import UploadBucket
-from tidegate.aws.table import ConditionFailed, Table, update
+from tidegate.aws.table import ConditionFailed, Store, update
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import WrongState
@@ -29,9 +29,6 @@ from tidegate.files.model import (
 from tidegate.files.reading import PieceList, blocks_object, pieces_object
 from tidegate.files.store import FileStore, OpenUpload, OpenUploads
 from tidegate.projects.audit import SYSTEM, act
-
-# --- contents
-# Records of stored content, as distribution reads them: its state, size and object.
 
 
 class Content(NamedTuple):
@@ -64,9 +61,8 @@ def _content(project_id: str, signature: str, item: dict[str, Any]) -> Content:
     return Content(content_state(item), item.get("size", 0), item.get("checked_etag"), key, *pieces)
 
 
-class ContentStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class ContentStore(Store):
+    """Records of stored content, as distribution reads them: its state, size and object."""
 
     def get(self, project_id: str, signature: str) -> Content | None:
         item = self._table.get(keys.content(project_id, signature), consistent=True)
@@ -88,7 +84,8 @@ class ContentStore:
     def objects_of(self, project_id: str, signatures: Iterable[str]) -> dict[str, str]:
         """The key of each content's object, by signature."""
         wanted = sorted(set(signatures))
-        items = self._table.batch_get([keys.content(project_id, signature) for signature in wanted])
+        # Consistent: a content without its record would be looked for at the place of an older version.
+        items = self._table.batch_get([keys.content(project_id, each) for each in wanted], consistent=True)
         known = {item["signature"]: item["object"] for item in items if "object" in item}
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
@@ -129,9 +126,6 @@ def delete_uploaded(objects: UploadBucket, uploads: OpenUploads, project_id: str
     else:
         objects.delete(key)
 
-
-# --- library
-# The library: find files, make download links, delete files.
 
 LINK_SECONDS = 300
 
@@ -182,6 +176,8 @@ def new_file(
 
 
 class Library:
+    """The library: find files, make download links, delete files."""
+
     def __init__(self, store: FileStore, objects: UploadBucket, clock: Clock) -> None:
         self._store = store
         self._objects = objects

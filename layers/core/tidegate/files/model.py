@@ -57,6 +57,8 @@ class File:
     request_id: Annotated[str | None, F("the request that downloads or verifies it")] = None
     error: Annotated[str | None, F("why it failed")] = None
     source_url: str | None = None
+    # The subscription that brought it.
+    subscription_id: str | None = None
     source_etag: str | None = None
     # Only of an upload in parts.
     upload_id: str | None = None

@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.s3 import StoredObject, UploadBucket
 from tidegate.common.sha256 import Sha256
-from tidegate.errors import Busy, Conflict, DomainError, RecordNotFound
+from tidegate.errors import Busy, Conflict, DomainError
 from tidegate.files.model import LARGEST_SINGLE_UPLOAD, MIB, File, seconds_to_read
 
 # --- blocks
@@ -103,10 +103,6 @@ def piece_size(size: int) -> int:
     return max(needed, min(LARGEST_PIECE, max(SMALLEST_PIECE, wanted)))
 
 
-def piece_count(size: int, piece: int) -> int:
-    return -(-size // piece)
-
-
 def pieces_object(project_id: str, signature: str) -> str:
     """The object key of a content's list of pieces."""
     return f"pieces/{project_id}/{signature}"
@@ -138,10 +134,7 @@ class PieceList(NamedTuple):
 
     def objects(self, project_id: str, signature: str) -> dict[str, bytes]:
         """The objects to store, by key."""
-        return {
-            pieces_object(project_id, signature): self.digests,
-            blocks_object(project_id, signature): self.blocks,
-        }
+        return {pieces_object(project_id, signature): self.digests, blocks_object(project_id, signature): self.blocks}
 
 
 class PieceDigests:
@@ -180,9 +173,6 @@ class PieceDigests:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())
 
-
-# --- verify
-# Reads an uploaded object once, for its SHA-256 and the digests of its pieces. `reading` does it in several turns.
 
 RANGE = 8 * MIB
 # Ranges in flight (16 × 8 MiB = 128 MiB): one connection to S3 transfers 50 to 90 MB/s, less than can be hashed.
@@ -260,10 +250,6 @@ def in_order(
         finally:
             for _, future in window:
                 future.cancel()
-
-
-# --- running digests
-# The digests of an object that is read in turns: of the whole, its pieces and blocks, saved between turns.
 
 
 class RunningDigests:
@@ -405,13 +391,12 @@ class TurnReader:
 
     def _continued(self, found: StoredObject, turn: ReadingTurn, *, pieces: bool) -> RunningDigests:
 
-        try:
-            _, chunks = self._bucket.read(turn.saved)
-        except RecordNotFound:
+        saved = self._bucket.content(turn.saved)
+        if saved is None:
             return RunningDigests(found, pieces=pieces)
         self._present.add(turn.saved)
         try:
-            digests = RunningDigests.restore(b"".join(chunks), pieces=pieces)
+            digests = RunningDigests.restore(saved, pieces=pieces)
         except (ValueError, KeyError, TypeError):
             logger.exception("the saved digests are malformed: the object is read from its first byte", key=turn.saved)
             return RunningDigests(found, pieces=pieces)

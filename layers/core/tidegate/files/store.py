@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -126,7 +126,7 @@ class OpenUploads:
     def get(self, project_id: str, file_id: str) -> OpenUpload | None:
         """None if it is not open, or was announced before open uploads were counted."""
         item = self._table.get(keys.open_upload(project_id, file_id), consistent=True)
-        return _open_upload(item) if item else None
+        return record_from(OpenUpload, item) if item else None
 
     def close(self, project_id: str, file_id: str) -> None:
         """Stops counting an upload whose object is gone. Does nothing if it is not open."""
@@ -136,22 +136,14 @@ class OpenUploads:
     def abandoned(self, project_id: str, now: datetime) -> list[OpenUpload]:
         """The oldest of those that were not ended in time, or were refused."""
         page = self._table.query(keys.open_uploads(project_id), limit=_MOST_READ, consistent=True)
-        found = [opened for opened in map(_open_upload, page.items) if opened.refused or opened.until < now.timestamp()]
-        return found[:_MOST_ABANDONED]
+        found = [record_from(OpenUpload, item) for item in page.items]
+        return [one for one in found if one.refused or one.until < now.timestamp()][:_MOST_ABANDONED]
 
 
 def closed_record(opened: OpenUpload) -> Write:
-    """Goes with the write that stops counting it, so that this happens once: refused if it is not open any more."""
+    """Deletes the record of an open upload; refused if there is none. In the transaction that stops counting the
+    upload, so that this happens once."""
     return delete(keys.open_upload(opened.project_id, opened.file_id), "attribute_exists(#pk)")
-
-
-def _open_upload(item: dict[str, object]) -> OpenUpload:
-    names = [field.name for field in fields(OpenUpload)]
-    return OpenUpload(**{name: item[name] for name in names if name in item})  # type: ignore[arg-type]
-
-
-# --- store
-# Files in the table: one record for each file, and one for each content of a project.
 
 
 # Ingests that are noted as bringing one content, so that its record stays small.
@@ -190,12 +182,7 @@ def file_item(file: File) -> dict[str, Any]:
     return (
         keys.file(file.project_id, file.file_id)
         | item_of(file)
-        | {
-            "gsi1pk": keys.files_list(file.project_id),
-            "gsi1sk": file.file_id,
-            "gsi2pk": place,
-            "gsi2sk": file.file_id,
-        }
+        | {"gsi1pk": keys.files_list(file.project_id), "gsi1sk": file.file_id, "gsi2pk": place, "gsi2sk": file.file_id}
     )
 
 
@@ -206,6 +193,8 @@ def _kept(file: File, name: str) -> Write:
 
 
 class FileStore:
+    """Files in the table: one record for each file, and one for each content of a project."""
+
     def __init__(self, table: Table) -> None:
         self._table = table
         self._usage = UsageStore(table)
@@ -325,7 +314,7 @@ class FileStore:
         ]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
-        """For a file whose ingest failed. Its content is no longer coming, unless another ingest is bringing it."""
+        """The writes for a file whose ingest failed. Its content stays announced while another ingest brings it."""
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []

@@ -226,13 +226,7 @@ class SafeHttp:
         return self._send_once(method, url, headers, body, asked, Exchange(until, asked.limits.read, asked.project_id))
 
     def _send_once(
-        self,
-        method: str,
-        url: Url,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        asked: _Asked,
-        under_way: Exchange,
+        self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, under_way: Exchange
     ) -> BaseHTTPResponse:
         left = under_way.until - time.monotonic()
         if left <= 0:

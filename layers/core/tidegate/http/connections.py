@@ -22,6 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util import Url
 from urllib3.util.ssl_ import create_urllib3_context
+from urllib3.util.wait import wait_for_read
 
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, NotSent
 from tidegate.http.guard import AddressGuard
@@ -254,10 +255,10 @@ class _Deadline:
     pause: float
 
     def allow(self, pause: float, deadline: float) -> None:
-        """Sets the limits of one request. Those of the connect, or of the request before, no longer count."""
+        """Sets the limits of one request. They replace those of connecting and of the former request."""
         self.pause, self.deadline = pause, deadline
 
-    def _cut(self: Any) -> None:
+    def _keep_to_deadline(self: Any) -> None:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline of the request has passed")
@@ -265,15 +266,15 @@ class _Deadline:
         self.settimeout(min(self.pause, left))
 
     def recv_into(self: Any, *args: Any, **kwargs: Any) -> int:
-        self._cut()
+        self._keep_to_deadline()
         return int(super().recv_into(*args, **kwargs))  # type: ignore[misc]
 
     def send(self: Any, *args: Any, **kwargs: Any) -> int:
-        self._cut()
+        self._keep_to_deadline()
         return int(super().send(*args, **kwargs))  # type: ignore[misc]
 
     def sendall(self: Any, *args: Any, **kwargs: Any) -> None:
-        self._cut()
+        self._keep_to_deadline()
         super().sendall(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -284,6 +285,11 @@ class PlainSocket(_Deadline, socket.socket):
 
 class TlsSocket(_Deadline, ssl.SSLSocket):
     pass
+
+
+def _holds_bytes(sock: Any) -> bool:
+    """Whether the TLS layer has read bytes that nobody asked for: the socket itself may have none."""
+    return isinstance(sock, TlsSocket) and sock.pending() > 0
 
 
 def open_socket(
@@ -416,20 +422,23 @@ class KeptConnection:
         self._idle = Idle()
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
-        if self._idle.too_long:
+        if self._idle.too_long or self._is_readable:
             self.close()
         kept = self._connection.sock is not None
         until = time.monotonic() + self.limits.total
         try:
             try:
                 response = self._send(body, headers, until)
-            except (ConnectionError, HTTPException):
+            except ConnectionError:
                 # A server may close an idle connection at the moment it is used again, without an answer.
                 self.close()
                 if not kept:
                     raise
                 response = self._send(body, headers, until)
             content = self._content(response)
+            if self._connection.sock is None:
+                # The library has closed it, because the server said that it will: it must not count any more.
+                self.close()
             return Reply(response.status, _lower(response), content, self._url.url)
         except Exception as error:
             # The rest of a broken exchange would be taken for the next answer.
@@ -443,6 +452,13 @@ class KeptConnection:
             if isinstance(error, (OSError, HTTPException)):
                 raise ConnectionFailed(self._reason(error)) from error
             raise
+
+    @property
+    def _is_readable(self) -> bool:
+        """Whether the server has closed the connection, or sent more than its answer: that would be taken for the next
+        one."""
+        sock = self._connection.sock
+        return sock is not None and (_holds_bytes(sock) or wait_for_read(sock, timeout=0))
 
     def _reason(self, error: OSError | HTTPException) -> str:
         """Why a post failed, in plain words."""
@@ -573,7 +589,7 @@ class _Guarded:
     @property
     def is_connected(self: Any) -> bool:
         """urllib3 asks this before it uses a pooled connection again."""
-        return bool(super().is_connected) and not self.idle.too_long  # type: ignore[misc]
+        return bool(super().is_connected) and not self.idle.too_long and not _holds_bytes(self.sock)  # type: ignore[misc]
 
     def connect(self: Any) -> None:
         super().connect()  # type: ignore[misc]

@@ -450,12 +450,6 @@ def _parsed(text: str) -> Address:
     return ip_address(text.split("%", 1)[0])
 
 
-# --- url check
-# Checks URLs when they are submitted, so that the caller hears of a bad one at once.
-#
-# Only a hint: the address is checked again when it is connected to. So a URL whose name is not resolved in time passes.
-# Waiting for names is limited, because the caller chooses the names and the wait holds a function of the API.
-
 Name = tuple[str, int]
 
 CHECK_SECONDS = 1.0
@@ -465,6 +459,13 @@ SKIPPED_SECONDS = 30.0
 
 
 class UrlCheck:
+    """Checks URLs when they are submitted, so that the caller hears of a bad one at once.
+
+    Only a hint: the address is checked again when it is connected to. So a URL whose name is not resolved in time
+    passes. Waiting for names is limited, because the caller chooses the names and the wait holds a function of the
+    API.
+    """
+
     def __init__(self, guard: AddressGuard, clock: Callable[[], float] = time.monotonic) -> None:
         self._guard = guard
         self._clock = clock

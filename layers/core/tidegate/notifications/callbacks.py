@@ -34,22 +34,17 @@ from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.model import Project
 from tidegate.projects.secrets import Signer
 
-# --- callback queue
-# The queue of waiting callbacks, and the dead-letter queue of those that were given up.
-
 
 class CallbackQueue:
+    """The queue of waiting callbacks, and the dead-letter queue of those that were given up."""
+
     def __init__(self, waiting: SqsQueue, dead: SqsQueue) -> None:
         self._waiting = waiting
         self._dead = dead
 
     def later(self, delivery: CallbackDelivery, seconds: float) -> None:
         """Sends a message that starts the next attempt. SQS delays it by 15 minutes at most."""
-        body = {
-            "project_id": delivery.project_id,
-            "delivery_id": delivery.delivery_id,
-            "due": delivery.next_attempt_at,
-        }
+        body = {"project_id": delivery.project_id, "delivery_id": delivery.delivery_id, "due": delivery.next_attempt_at}
         self._waiting.send(Message(body, delay_seconds=max(0, math.ceil(seconds))))
 
     def send_to_dead_letters(self, delivery: CallbackDelivery) -> None:
@@ -66,11 +61,9 @@ class CallbackQueue:
         self._dead.send(Message(body))
 
 
-# --- callbacks
-# Callbacks for the API: check a URL at submission, list deliveries, deliver again.
-
-
 class Callbacks:
+    """Callbacks for the API: check a URL at submission, list deliveries, deliver again."""
+
     def __init__(
         self,
         store: DeliveryStore,
@@ -124,15 +117,14 @@ class Callbacks:
         return delivery
 
 
-# --- delivery
-# Delivers callbacks to their receivers. A failed callback is retried; the work that it reports is not repeated.
-
 logger = Logger(service="tidegate", child=True)
 
 LEASE_SECONDS = 45.0
 
 
 class Deliverer:
+    """Delivers callbacks to their receivers. A failed callback is retried; the work that it reports is not repeated."""
+
     def __init__(
         self,
         store: DeliveryStore,

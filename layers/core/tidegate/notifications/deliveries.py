@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tidegate.aws import keys
 from tidegate.aws.keys import ALL_HOSTS
-from tidegate.aws.table import ConditionFailed, Item, Table, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Store, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.errors import FetchTimeout, WrongState
@@ -218,11 +218,8 @@ def delivery_of(item: Item) -> CallbackDelivery:
     return record_from(CallbackDelivery, item, body=item.get("body", ""))
 
 
-class DeliveryStore:
+class DeliveryStore(Store):
     """Only the holder of a delivery's lease may call the receiver."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
 
     def add(self, delivery: CallbackDelivery, lease_until: float) -> bool:
         """Adds a delivery with its lease taken. False if it exists already."""
@@ -332,14 +329,11 @@ def _project_state(item: Item) -> ProjectState:
     return ProjectState(limit, limit_at, slow_at, float(item.get("took", PROJECT_FIRST_TOOK)), _places(item))
 
 
-class CircuitStore:
+class CircuitStore(Store):
     """State of slow or failing hosts, and of projects that have slow ones. Others have no item.
 
     `host` may be `ALL_HOSTS` for a project's places and times.
     """
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
 
     def states(self, project_id: str, host: str) -> tuple[HostState | None, ProjectState | None]:
         """The state of the host and of its project, with one read."""
@@ -348,7 +342,7 @@ class CircuitStore:
         one, all_hosts = found.get(of_host["pk"]), found.get(of_project["pk"])
         return _host_state(one) if one else None, _project_state(all_hosts) if all_hosts else None
 
-    def take(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
+    def take_place(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
         name = f"{_PLACE}{place}"
         free = f"#open_until <= :now AND (attribute_not_exists(#{name}) OR #{name} <= :now)"
         return self._table.try_write(update(keys.circuit(project_id, host), {name: until}, condition=free, now=now))
@@ -386,7 +380,8 @@ class CircuitStore:
     def slow(
         self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
     ) -> None:
-        """Records a slow callback of a project. None: the value stays. `places`: until when they are taken."""
+        """Records a slow callback of a project. `took` and `limit` stay as they are if they are None. `places`: which
+        are taken, and until when."""
         sets: dict[str, Any] = {f"{_PLACE}{place}": until for place, until in places.items()}
         sets |= {"slow_at": now, "open_until": 0, "expires_at": int(now) + _HOST_KEPT_SECONDS}
         sets |= {"took": took, "limit": limit, "limit_at": None if limit is None else now}
@@ -420,24 +415,26 @@ class CircuitStore:
         self._table.write(delete(keys.circuit(project_id, host)))
 
 
-# --- project places
-# Limits how many callbacks of a project run at once while some of its hosts are slow.
-#
-# Limits for each host are not enough: a project may have any number of hosts that do not answer, and a new host has no
-# limit. This one only limits callbacks that run at the same time. It never stops those to a project's healthy hosts.
-
 _choice, _between = SystemRandom().sample, SystemRandom().uniform
+_TRIES = 3
 
 
 class ProjectPlaces:
+    """Limits how many callbacks of a project run at once while some of its hosts are slow.
+
+    Limits for each host are not enough: a project may have any number of hosts that do not answer, and a new host
+    has no limit. This one only limits callbacks that run at the same time. It never stops those to a project's
+    healthy hosts.
+    """
+
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
 
-    def take(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> int | None:
+    def take_place(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> int | None:
         """A place for one callback, or None if all are taken."""
         free = state.free_places(now, failing=failing)
         for place in _choice(free, min(_TRIES, len(free))):
-            if self._store.take(project_id, ALL_HOSTS, place, now, now + PLACE_SECONDS):
+            if self._store.take_place(project_id, ALL_HOSTS, place, now, now + PLACE_SECONDS):
                 return place
         return None
 
@@ -490,14 +487,6 @@ class ProjectPlaces:
             self._store.free(project_id, ALL_HOSTS, place)
 
 
-# --- circuit breaker
-# Limits how many callbacks a host gets at once: one more after each success, half after a failure, and a pause after
-# several failures.
-
-_choice, _between = SystemRandom().sample, SystemRandom().uniform
-_TRIES = 3
-
-
 @dataclass(frozen=True, slots=True)
 class CircuitEntry:
     """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
@@ -519,6 +508,9 @@ class CircuitEntry:
 
 
 class CircuitBreaker:
+    """Limits how many callbacks a host gets at once: one more after each success, half after a failure, and a pause
+    after several failures."""
+
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
         self._projects = ProjectPlaces(store)
@@ -530,7 +522,7 @@ class CircuitBreaker:
             entry = self._at_host(project_id, host, entry, state, now)
         if entry.project is None or entry.wait:
             return entry
-        place = self._projects.take(project_id, entry.project, now, failing=entry.failing)
+        place = self._projects.take_place(project_id, entry.project, now, failing=entry.failing)
         if place is None:
             if entry.place is not None:
                 self._store.free(project_id, host, entry.place)
@@ -543,7 +535,7 @@ class CircuitBreaker:
             # No place of the host is needed: the project has none.
             return entry
         for place in _choice(free, min(_TRIES, len(free))):
-            if self._store.take(project_id, host, place, now, now + PLACE_SECONDS):
+            if self._store.take_place(project_id, host, place, now, now + PLACE_SECONDS):
                 return replace(entry, place=place)
         return CircuitEntry(self._put_off(project_id, host, state, now), state)
 

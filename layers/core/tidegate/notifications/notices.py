@@ -19,9 +19,6 @@ from tidegate.errors import Busy
 if TYPE_CHECKING:
     from mypy_boto3_sns import SNSClient
 
-# --- notice
-# Notices: messages about a record for the topic, for callbacks and for WebSocket clients.
-
 # The final states of all kinds of records.
 ENDED = frozenset(
     {"completed", "failed", "cancelled", "expired", "success", "timeout", "superseded", "finished", "stopped"}
@@ -97,9 +94,6 @@ def webhook_body(kind: str, at: datetime, data: Mapping[str, Any]) -> str:
     return json.dumps({"type": kind, "timestamp": iso(at), "data": data}, ensure_ascii=False, separators=(",", ":"))
 
 
-# --- outbox
-# The outbox: notices that are committed with their record and may not have been sent yet.
-
 DUE_KIND = "notice"
 
 
@@ -136,9 +130,6 @@ def notice_of(item: dict[str, Any]) -> Notice:
     )
 
 
-# --- topic
-# Publishes notices to the SNS topic, and the progress of records that a WebSocket client watches.
-
 logger = Logger(service="tidegate", child=True)
 
 INTERVAL_SECONDS = 1.0
@@ -148,6 +139,8 @@ _BATCH_BYTES = 250_000
 
 
 class Topic:
+    """Publishes notices to the SNS topic, and the progress of records that a WebSocket client watches."""
+
     def __init__(self, client: SNSClient, arn: str, table: Table, clock: Clock) -> None:
         self._client = client
         self._arn = arn
@@ -239,11 +232,9 @@ def _attributes(notice: Notice) -> dict[str, dict[str, str]]:
     return {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
 
 
-# --- notify
-# Publishes notices to the topic and removes them from the outbox.
-
-
 class Notifier:
+    """Publishes notices to the topic and removes them from the outbox."""
+
     def __init__(self, topic: Topic, table: Table) -> None:
         self._topic = topic
         self._table = table
@@ -264,7 +255,7 @@ class Notifier:
 
         False if the topic refused some: they stay in the outbox, and compensation sends them."""
         taken = self._topic.publish(notices)
-        self._table.batch_delete(keys.notice(notice.project_id, notice.notice_id) for notice in taken)
+        self._table.batch_delete([keys.notice(notice.project_id, notice.notice_id) for notice in taken])
         if len(taken) < len(notices):
             logger.warning("the topic refused notices", refused=len(notices) - len(taken))
         return len(taken) == len(notices)

@@ -22,7 +22,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Table, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Store, delete, put_new, update
 from tidegate.common.ids import Clock, digest, iso
 from tidegate.common.json_input import read_json
 from tidegate.common.sequences import slices
@@ -147,14 +147,7 @@ def _size(text: str) -> int:
     return len(text.encode())
 
 
-# --- websocket store
-# WebSocket tickets and connections, and the records that each connection watches.
-
-
-class ConnectionStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
+class ConnectionStore(Store):
     def add_ticket(self, ticket: str, holder: Holder, expires_at: int) -> None:
         self._table.write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}))
 
@@ -219,11 +212,8 @@ def _holder(item: Item) -> Holder | None:
     return Holder(str(item["project_id"]), str(key_record_id), agent_id, bool(may_watch), int(item.get("life", 0)))
 
 
-class WatchStore:
+class WatchStore(Store):
     """A watched record has a marker item. Without it, progress costs one read and nothing is sent."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
 
     def add(self, watches: Sequence[WatchEntry], expires_at: int) -> None:
         """Writes the markers before the watches, so that no watch is without a marker."""
@@ -261,9 +251,6 @@ def _key(watch: WatchEntry) -> dict[str, str]:
 logger = Logger(service="tidegate", child=True)
 
 
-# --- websocket sender
-# Sends messages to connected WebSocket clients, and closes connections.
-
 _THREADS = 16
 _SETTLED = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE)
 _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed_methods=None, backoff_factor=0.2)
@@ -277,7 +264,10 @@ class Sent(NamedTuple):
 
 
 class WebSocketSender:
-    """Sends signed requests without a boto3 client: a Job may have hundreds of watchers, and this is much cheaper."""
+    """Sends messages to connected WebSocket clients, and closes connections.
+
+    Sends signed requests without a boto3 client: a Job may have hundreds of watchers, and this is much cheaper.
+    """
 
     def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
         self._endpoint = endpoint
@@ -335,9 +325,6 @@ def close_connections_of_key(connections: ConnectionStore, sender: WebSocketSend
             connections.remove(connection_id)
     return len(still_open)
 
-
-# --- websocket
-# WebSocket clients: they connect with a ticket, watch and unwatch records, and disconnect.
 
 Lookup = Callable[[str, str], dict[str, Any] | None]
 BatchLookup = Callable[[str, Sequence[str]], dict[str, dict[str, Any]]]
@@ -409,6 +396,8 @@ class AgentPresence(Protocol):
 
 
 class WebSocketClients:
+    """WebSocket clients: they connect with a ticket, watch and unwatch records, and disconnect."""
+
     def __init__(
         self,
         connections: ConnectionStore,
@@ -432,7 +421,7 @@ class WebSocketClients:
         self._clock = clock
 
     def issue_ticket(self, holder: Holder) -> Ticket:
-        """A ticket for one connection. The connection ends at the latest with the holder's key."""
+        """A ticket for one connection, which is closed when the holder's key ends, or earlier."""
         made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
         self._connections.add_ticket(made, holder, int(until.timestamp()))
         return Ticket(made, iso(until))

@@ -11,13 +11,10 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from tidegate.aws import keys
-from tidegate.aws.table import Item, Table, Write, decode_cursor, encode_cursor, put, unknown_cursor
+from tidegate.aws.table import Item, Store, Write, decode_cursor, encode_cursor, put, unknown_cursor
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.records import F, item_of, record_from
-
-# --- audit
-# Who did what to a record, when and why.
 
 SYSTEM = "system"
 # Actions on the whole deployment (queue control, clean-up, new projects) are listed under this id; only admins see it.
@@ -68,9 +65,6 @@ def act(
     return AuditLine(project_id, record_id, iso(now), who, action, *states, why[:_LONGEST_WHY])
 
 
-# --- audit store
-# The audit trail. Each line is written in the transaction of the change that it records.
-
 _KEPT = timedelta(days=60)
 # In the class below, `list` is a method.
 Items = list[Item]
@@ -106,9 +100,8 @@ def audit_write(line: AuditLine) -> Write:
     return put(audit_item(line))
 
 
-class AuditStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class AuditStore(Store):
+    """The audit trail. Each line is written in the transaction of the change that it records."""
 
     def record(self, line: AuditLine) -> None:
         """Records an action that writes nothing to the table. Call it before the action.

@@ -15,16 +15,13 @@ from typing import Annotated, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table, Write, check, put, put_new, update
+from tidegate.aws.table import Store, Write, check, put, put_new, update
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongState
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
 from tidegate.projects.model import Project
 from tidegate.records import F, item_of, record_from
-
-# --- keys
-# A key of a caller, and what its text tells about it.
 
 # The scope of a ticket, which is a key for one sign-in and nothing else.
 SIGN_IN = "sign_in"
@@ -38,6 +35,8 @@ _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
+    """A caller's API key as it is stored: its hash, and what it may do."""
+
     key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
     project_id: str
     scopes: Annotated[
@@ -143,10 +142,10 @@ def new_key(key: ApiKey) -> list[Write]:
     """The key, and for an agent's key its place under the agent."""
     end = {} if key.valid_until is None else _end(key, key.valid_until)
     writes = [put_new(keys.api_key(key.record_id) | item_of(key) | _listing(key) | end)]
-    return [*writes, put(_place(key, key.agent_id))] if key.agent_id else writes
+    return [*writes, put(_agent_place(key, key.agent_id))] if key.agent_id else writes
 
 
-def _place(key: ApiKey, agent_id: str) -> dict[str, Any]:
+def _agent_place(key: ApiKey, agent_id: str) -> dict[str, Any]:
     """Removed when the host is deleted, or after the key's end if that is known."""
     expires = {} if key.valid_until is None else {"expires_at": key.valid_until + ENDED_KEY_KEPT_SECONDS}
     return keys.agent_key(key.project_id, agent_id, key.key_id) | expires
@@ -168,10 +167,7 @@ def _is_life(life: int) -> str:
     return "#life = :life" if life else "attribute_not_exists(#life) OR #life = :life"
 
 
-class ApiKeyStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
+class ApiKeyStore(Store):
     def add(self, key: ApiKey, line: AuditLine) -> None:
         alive = [same_life(key.project_id, key.agent_id, key.life)] if key.agent_id else []
         self._table.transact([*new_key(key), *alive, audit_write(line)])
@@ -194,7 +190,7 @@ class ApiKeyStore:
         return [key_of(item) for item in records]
 
     def forget_of_agent(self, ended: Iterable[ApiKey]) -> None:
-        """Removes ended keys from those of their agents. Their records stay for the list of keys."""
+        """Removes each ended key from the keys of its agent. The key's own record stays for the list of keys."""
         self._table.batch_delete(
             keys.agent_key(key.project_id, key.agent_id, key.key_id) for key in ended if key.agent_id
         )
@@ -209,7 +205,7 @@ class ApiKeyStore:
         for _ in range(0 if done else _OLD_KEY_PAGES):
             page = self.list(project_id, _OLD_KEYS_A_PAGE, cursor)
             self._table.batch_put(
-                _place(key, key.agent_id) for key in page.items if key.agent_id and not key.revoked_at
+                _agent_place(key, key.agent_id) for key in page.items if key.agent_id and not key.revoked_at
             )
             cursor, done = page.next_cursor, page.next_cursor is None
             self._table.write(put(keys.agent_keys_named(project_id) | {"cursor": cursor, "done": done}))
@@ -261,9 +257,6 @@ class ApiKeyStore:
         return update(keys.api_key(key.record_id), _listing(key) | sets, condition=condition, **values)
 
 
-# --- api keys
-# API keys: create, list, rotate, revoke. When a key ends, its WebSockets are closed.
-
 logger = Logger(service="tidegate", child=True)
 
 TICKET_SECONDS = 60
@@ -281,6 +274,8 @@ class NewKey:
 
 
 class ApiKeys:
+    """API keys: create, list, rotate, revoke. When a key ends, its WebSockets are closed."""
+
     def __init__(
         self,
         store: ApiKeyStore,
@@ -454,9 +449,6 @@ class ApiKeys:
             self._store.settle(record_id)
 
 
-# --- authentication
-# Who a bearer token belongs to, and whether its key is still valid.
-
 LAST_USE_EVERY = timedelta(hours=1)
 # Less often: ten thousand idle hosts reconnect every two hours, and `GET /v1/agents` shows when each was last seen.
 AGENT_USE_EVERY = timedelta(days=1)
@@ -466,7 +458,9 @@ MOST_KEPT = 1000
 
 
 class Authentication:
-    """Keeps a valid key for `kept_seconds` in this process, so a revocation may take that long.
+    """Who a bearer token belongs to, and whether its key is still valid.
+
+    Keeps a valid key for `kept_seconds` in this process, so a revocation may take that long.
 
     API Gateway's own cache cannot be used: it needs the header as identity source, and would answer a request without
     one by itself, not as problem+json.
@@ -497,7 +491,7 @@ class Authentication:
         return known
 
     def read_key(self, token: str) -> ApiKey | None:
-        """Like `key_of_token`, from the table."""
+        """The active key of a token, read from the table and not from the cache. None as for `key_of_token`."""
         key = self._find(token)
         now = self._clock()
         if key is None or not key.is_active(now):
@@ -519,9 +513,9 @@ class Authentication:
     def _note_use(self, key: ApiKey, now: datetime) -> None:
         """Records the use for the list of keys: at most once an hour, or once a day for an agent's. Never raises."""
         before = now - (AGENT_USE_EVERY if key.agent_id else LAST_USE_EVERY)
-        if key.last_used_at and key.last_used_at > iso(before):
-            return
         if self._noted.get(key.record_id, before) > before:
+            return
+        if key.last_used_at and key.last_used_at > iso(before):
             return
         if len(self._noted) >= _MOST_REMEMBERED:
             self._noted.clear()

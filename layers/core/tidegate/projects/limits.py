@@ -18,11 +18,12 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, below, check, update
+from tidegate.aws.table import ConditionFailed, Item, Key, Store, Table, Write, below, check, update
 from tidegate.common.ids import Clock
 from tidegate.common.token_bucket import TokenBucket
 from tidegate.errors import DomainError, QuotaExceeded, RateLimited
-from tidegate.projects.model import READ_UNITS, Quotas
+from tidegate.projects.model import DEFAULTS, READ_UNITS, Quotas
+from tidegate.projects.projects import quotas_from
 
 # --- usage store
 # How much of its quotas a project uses.
@@ -41,6 +42,9 @@ DAILY: Mapping[str, tuple[str, int]] = {
     TARGETS: ("targets_per_day", 1),
     CALLS: ("outgoing_calls_per_day", 1),
 }
+# Quotas of what a project has, each with a count of its name; the others limit a rate, what runs, or a day.
+_NOT_STANDING = {"running", "requests_per_s", "slow_calls", "share", *(name for name, _ in DAILY.values())}
+STANDING = tuple(name for name in DEFAULTS if name not in _NOT_STANDING)
 _DAY_KEPT_SECONDS = 3 * 86400
 # What a start of queued work counts as at least: its state machine and its records cost as much as this long a run.
 START_SECONDS = 10
@@ -95,7 +99,7 @@ def until_next_day(now: datetime) -> float:
 def day_exceeded(quotas: Quotas, count: str, now: datetime) -> QuotaExceeded:
     """The error for a quota of the day. It ends with the day."""
     name, _ = DAILY[count]
-    return QuotaExceeded.of(name, getattr(quotas, name), until_next_day(now))
+    return QuotaExceeded.for_limit(name, getattr(quotas, name), until_next_day(now))
 
 
 def day_write(project_id: str, now: datetime, counts: Mapping[str, int], quotas: Quotas | None = None) -> Write:
@@ -140,10 +144,7 @@ def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
     )
 
 
-class UsageStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
+class UsageStore(Store):
     @property
     def units_read(self) -> float:
         """Read units that this process has used so far."""
@@ -164,7 +165,7 @@ class UsageStore:
         for project_id, named in wanted.items():
             project, counts = (found.get((key["pk"], key["sk"]), {}) for key in named)
             if project:
-                result[project_id] = Quotas.stored(project), {name: int(counts.get(name, 0)) for name in DAILY}
+                result[project_id] = quotas_from(project), {name: int(counts.get(name, 0)) for name in DAILY}
         return result
 
     def queued(self, project_id: str) -> tuple[int | None, int]:
@@ -184,22 +185,14 @@ class UsageStore:
     def of_project(self, project_id: str, channels: Sequence[str], now: datetime) -> dict[str, Any]:
         """Its counts, named as their quotas, and `running: {channel: n}`, without channels in which nothing runs."""
         today = self.today(project_id, now)
-        found = self._table.get(keys.usage(project_id), consistent=True) or {}
-        batches = self._table.get(keys.batch_usage(project_id), consistent=True) or {}
-        uploads = self._table.get(keys.upload_usage(project_id), consistent=True) or {}
+        counts: Item = {}
+        for key in (keys.usage(project_id), keys.batch_usage(project_id), keys.upload_usage(project_id)):
+            counts |= self._table.get(key, consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
         running = {names[item["pk"]]: int(item.get("running", 0)) for item in standings}
         return {
-            "stored_bytes": int(found.get("stored_bytes", 0)),
-            "queued": int(found.get("queued", 0)),
-            "batch_schedules": int(found.get("batch_schedules", 0)),
-            "export_schedules": int(found.get("export_schedules", 0)),
-            "subscriptions": int(found.get("subscriptions", 0)),
-            "businesses": int(found.get("businesses", 0)),
-            "batches": int(batches.get("batches", 0)),
-            "unstarted_batches": int(batches.get("unstarted_batches", 0)),
-            "open_uploads": int(uploads.get("open_uploads", 0)),
+            **{name: int(counts.get(name, 0)) for name in STANDING},
             **{
                 name: today[count] if units == 1 else round(today[count] / units, 2)
                 for count, (name, units) in DAILY.items()
@@ -235,7 +228,7 @@ class UsageStore:
         size = min(room.left, MOST_PUT_BYTES) if announced is None else announced
         most = quotas.open_uploads
         if self._counts(keys.upload_usage(project_id), "open_uploads") >= most:
-            raise QuotaExceeded.of("open_uploads", most, _UPLOADS_RETRY_SECONDS)
+            raise QuotaExceeded.for_limit("open_uploads", most, _UPLOADS_RETRY_SECONDS)
         fits = f"({below('open_uploads', 'most', allows_none=True)})"
         bound: dict[str, Any] = {"most": most}
         checks = []
@@ -266,16 +259,16 @@ class UsageStore:
         ]
 
     def new_content_writes(self, project_id: str, size: int, announced: int | None = None) -> list[Write]:
-        """Counts new content in the transaction that stores it; refused if the quota was used up meanwhile.
+        """The writes that count new content, for the transaction that stores it. Refused if it does not fit any more.
 
-        `announced` is the size with which it counts as an open upload, and from now on does not; None if it is none.
+        `announced`: the size with which it was counted as an open upload until now; None if it was no upload.
         """
         quotas = self._quotas(project_id)
         if announced == size:
             # No other upload was accepted for its room, so only a quota that was lowered refuses it.
             limit = quotas.stored_bytes
             if limit is not None and self._counts(keys.usage(project_id), "stored_bytes") + size > limit:
-                raise QuotaExceeded.of("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
+                raise QuotaExceeded.for_limit("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
             return [stored_bytes_write(project_id, size, limit), upload_closed_write(project_id, size)]
         # It need not fit beside itself.
         room = self._room(project_id, size - (announced or 0), quotas)
@@ -292,7 +285,7 @@ class UsageStore:
         return self._quotas(project_id).stored_bytes
 
     def _quotas(self, project_id: str) -> Quotas:
-        return Quotas.stored(self._table.get(keys.project(project_id)) or {})
+        return quotas_from(self._table.get(keys.project(project_id)) or {})
 
     def _room(self, project_id: str, size: int, quotas: Quotas) -> Room:
         limit = quotas.stored_bytes
@@ -303,7 +296,7 @@ class UsageStore:
         if stored + announced + size <= limit:
             return Room(limit, stored, announced)
         if stored + size > limit:
-            raise QuotaExceeded.of("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
+            raise QuotaExceeded.for_limit("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
         error = QuotaExceeded(
             f"the project's quota stored_bytes is {limit}, and announced uploads hold {announced} of it: complete or "
             "delete pending files, or ask an admin to raise it",
@@ -365,6 +358,12 @@ class RunnerTime:
     def budget(self, project_id: str) -> DayBudget:
         return DayBudget(self._usage, self._quotas(project_id), project_id, self._clock())
 
+    def spend(self, project_id: str, seconds: int) -> int | None:
+        """Counts work that was done. Returns the seconds until the next day if the day's runner-hours are used up."""
+        now = self._clock()
+        used = self._usage.add_today(project_id, now, **{RUNNER_SECONDS: seconds})
+        return math.ceil(until_next_day(now)) if is_used_up(self._quotas(project_id), used, RUNNER_SECONDS) else None
+
     @contextmanager
     def counted(self, project_id: str) -> Iterator[None]:
         """Counts how long the block takes. QuotaExceeded if nothing is left: the request waits for the next day."""
@@ -391,14 +390,6 @@ def _not_above(name: str) -> str:
     """The condition that a count has not grown since it was read as `seen`."""
     return f"attribute_not_exists(#{name}) OR #{name} <= :seen"
 
-
-# --- rate limit
-# Limits requests per second without a table call for each request: those of a project, and those of a host.
-#
-# Every warm function counts for itself. At each 20th request of a limited caller it registers that it serves the
-# caller, learns how many other functions do, and allows its part of the rate. So the limit is approximate: in a burst
-# over N functions, each may let up to 40 requests pass before it knows of the others, and a load that is spread
-# unevenly gets less than the whole rate.
 
 REQUESTS_PER_SYNC = 20
 WINDOW_SECONDS = 10
@@ -461,6 +452,14 @@ class _Share:
 
 
 class RateLimiter:
+    """Limits requests per second without a table call for each request: those of a project, and those of a host.
+
+    Every warm function counts for itself. At each 20th request of a limited caller it registers that it serves the
+    caller, learns how many other functions do, and allows its part of the rate. So the limit is approximate: in a
+    burst over N functions, each may let up to 40 requests pass before it knows of the others, and a load that is
+    spread unevenly gets less than the whole rate.
+    """
+
     def __init__(self, register: Register, rule: Rule = PROJECT) -> None:
         self._register = register
         self._rule = rule
@@ -512,14 +511,6 @@ class RateLimiter:
         share.peers = self._register(caller, window, self._name) or share.peers
 
 
-# --- slow calls
-# Limits how many calls that hold a function for seconds are open in the API's functions at once.
-#
-# Such a call (a sync export, a sample, a preview, a dry run; a host's poll that waits) takes up to 20 seconds, so
-# without
-# a limit one project or host could use up the concurrency of the API. Each open call holds a slot as a lease: of the
-# project's record if it waits for a remote server, of the host's record if it is a poll.
-
 # Longer than a function of the API can run. So the slot of a function that died is free after this time.
 LEASE_SECONDS = 35
 # A host has one poll open; those of an agent that was restarted end by themselves within seconds.
@@ -529,6 +520,13 @@ _KEPT_SECONDS = 86400
 
 
 class SlowCalls:
+    """Limits how many calls that hold a function for seconds are open in the API's functions at once.
+
+    Such a call (a sync export, a sample, a preview, a dry run; a host's poll that waits) takes up to 20 seconds, so
+    without a limit one project or host could use up the concurrency of the API. Each open call holds a slot as a
+    lease: of the project's record if it waits for a remote server, of the host's record if it is a poll.
+    """
+
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._usage = UsageStore(table)
@@ -540,7 +538,7 @@ class SlowCalls:
     def held(self, project_id: str) -> Iterator[None]:
         """Holds a slot while the call runs. RateLimited if all slots of the project's quota `slow_calls` are taken."""
         now = self._clock()
-        quotas, used = self._usage.quotas_today([project_id], now).get(project_id, (Quotas.stored({}), {}))
+        quotas, used = self._usage.quotas_today([project_id], now).get(project_id, (quotas_from({}), {}))
         if is_used_up(quotas, used, RUNNER_SECONDS):
             raise day_exceeded(quotas, RUNNER_SECONDS, now)
         limit = quotas.slow_calls
@@ -574,13 +572,13 @@ class SlowCalls:
     @contextmanager
     def _slot(self, project_id: str, record: Key, limit: int, refusal: str) -> Iterator[None]:
         owner = uuid4().hex
-        slot = self._take(record, owner, limit, refusal)
+        slot = self._take_slot(record, owner, limit, refusal)
         try:
             yield
         finally:
             self._release(project_id, record, owner, slot)
 
-    def _take(self, record: Key, owner: str, limit: int, refusal: str) -> int:
+    def _take_slot(self, record: Key, owner: str, limit: int, refusal: str) -> int:
         # Chosen at random, so that concurrent calls seldom try the same one.
         free = [random.randrange(limit)]  # noqa: S311
         while free:

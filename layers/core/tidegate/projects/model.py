@@ -16,10 +16,16 @@ AGENT_RATE = 20.0
 # second of a runner.
 ANSWER_BYTES = 32 * 1024
 READ_UNITS, AGENT_READ_UNITS = 100, 10
+# Write units beyond those of a usual request, such as for a large record. One costs as much as five read units.
+USUAL_WRITE_UNITS, WRITE_UNITS, AGENT_WRITE_UNITS = 40, 20, 10
 REQUEST_SECONDS = 1.0
 # How many seconds' requests a project may save up while it has the default rate: enough to load the console, or to
 # submit a few hundred targets one by one.
 DEFAULT_BURST_SECONDS = 60.0
+
+
+def _limit(description: str, most: int, least: int = 0) -> F:
+    return F(description, ge=least, le=most, changes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,113 +38,80 @@ class Quotas:
 
     stored_bytes: Annotated[
         int | None,
-        F(
+        _limit(
             "the most bytes in the library and in announced uploads; equal content counts once in the library. An "
             "upload without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not "
             "name",
-            ge=0,
-            le=2**53,
-            changes=True,
+            2**53,
         ),
     ] = 10**12
-    queued: Annotated[
-        int | None, F("the most requests that may wait, over all channels", ge=0, le=10**9, changes=True)
-    ] = 10_000
+    queued: Annotated[int | None, _limit("the most requests that may wait, over all channels", 10**9)] = 10_000
     running: Annotated[
         int | None,
         F("the most slots that the project may hold in a channel; a batch takes one for each runner", changes=True),
     ] = 100
     requests_per_s: Annotated[
         int | None,
-        F(
+        _limit(
             "requests per second of all keys of the project, except those of hosts; a request counts once more for "
-            "each 32 KiB of its answer. With the default, those of a minute can be saved up",
-            ge=1,
-            le=10**6,
-            changes=True,
+            "each 32 KiB of its answer, a change of a release as ten. With the default, those of a minute can be saved "
+            "up",
+            10**6,
+            least=1,
         ),
     ] = 5
-    batch_schedules: Annotated[
-        int | None, F("the most recurring batches that the project may have", ge=0, le=10**6, changes=True)
-    ] = 100
-    export_schedules: Annotated[
-        int | None, F("the most recurring exports that the project may have", ge=0, le=10**6, changes=True)
-    ] = 100
+    batch_schedules: Annotated[int | None, _limit("the most recurring batches that the project may have", 10**6)] = 100
+    export_schedules: Annotated[int | None, _limit("the most recurring exports that the project may have", 10**6)] = 100
     runner_hours_per_day: Annotated[
         int | None,
-        F(
+        _limit(
             "hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync "
             "exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends "
-            "earlier. When they are used up, work waits for the next day",
-            ge=0,
-            le=10**7,
-            changes=True,
+            "earlier, each look at a roll-out as about 5 seconds. When they are used up, work waits for the next day",
+            10**7,
         ),
     ] = 50
     egress_bytes_per_day: Annotated[
         int | None,
-        F(
+        _limit(
             "bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for "
             "each host, or about twice for each 50 hosts in a swarm",
-            ge=0,
-            le=2**53,
-            changes=True,
+            2**53,
         ),
     ] = 45 * 10**9
     targets_per_day: Annotated[
-        int | None, F("targets of Jobs per day (UTC), counted when they are submitted", ge=0, le=10**12, changes=True)
+        int | None, _limit("targets of Jobs per day (UTC), counted when they are submitted", 10**12)
     ] = 250_000
     outgoing_calls_per_day: Annotated[
         int | None,
-        F(
+        _limit(
             "calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are "
             "used up, batches wait for the next day",
-            ge=0,
-            le=10**12,
-            changes=True,
+            10**12,
         ),
     ] = 500_000
     subscriptions: Annotated[
-        int, F("the most subscriptions that the project may have; 1,000 by default", ge=0, le=10**6, changes=True)
+        int, _limit("the most subscriptions that the project may have; 1,000 by default", 10**6)
     ] = 1000
-    businesses: Annotated[
-        int, F("the most businesses that the project may register; 1,000 by default", ge=0, le=10**6, changes=True)
-    ] = 1000
+    businesses: Annotated[int, _limit("the most businesses that the project may register; 1,000 by default", 10**6)] = (
+        1000
+    )
     batches: Annotated[
-        int,
-        F(
-            "the most batches that the project may keep, ended ones included; 10,000 by default",
-            ge=0,
-            le=10**6,
-            changes=True,
-        ),
+        int, _limit("the most batches that the project may keep, ended ones included; 10,000 by default", 10**6)
     ] = 10_000
     unstarted_batches: Annotated[
-        int,
-        F(
-            "the most batches that the project may have created and not started; 1,000 by default",
-            ge=0,
-            le=10**6,
-            changes=True,
-        ),
+        int, _limit("the most batches that the project may have created and not started; 1,000 by default", 10**6)
     ] = 1000
     open_uploads: Annotated[
-        int,
-        F(
-            "the most uploads that the project may have announced and not ended; 1,000 by default",
-            ge=0,
-            le=10**6,
-            changes=True,
-        ),
+        int, _limit("the most uploads that the project may have announced and not ended; 1,000 by default", 10**6)
     ] = 1000
     slow_calls: Annotated[
         int,
-        F(
+        _limit(
             "the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by "
             "default",
-            ge=1,
-            le=100,
-            changes=True,
+            100,
+            least=1,
         ),
     ] = 20
     share: Annotated[
@@ -148,12 +121,6 @@ class Quotas:
     # What an operator set. The others have the default of the project's age.
     named: frozenset[str] = frozenset()
     legacy: bool = False
-
-    @classmethod
-    def stored(cls, item: Mapping[str, Any]) -> Quotas:
-        """The quotas of a project's record."""
-        limits, legacy = item.get("quotas", {}), not item.get("has_default_quotas")
-        return cls(**{**(LEGACY if legacy else {}), **limits}, named=frozenset(limits), legacy=legacy)
 
     def changed(self, limits: Mapping[str, Any]) -> Quotas:
         """With these limits. None sets the default."""

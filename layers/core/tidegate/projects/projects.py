@@ -7,20 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Store, delete, put_new, update
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, ProjectExists, RecordNotFound
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
-from tidegate.projects.model import GseGrant, Project, Quotas
+from tidegate.projects.model import LEGACY, GseGrant, Project, Quotas
 from tidegate.records import declared, item_of, record_from
 
-# --- store
-# Projects in the table.
+
+def quotas_from(item: Mapping[str, Any]) -> Quotas:
+    """The quotas of a project's record."""
+    limits, legacy = item.get("quotas", {}), not item.get("has_default_quotas")
+    return Quotas(**{**(LEGACY if legacy else {}), **limits}, named=frozenset(limits), legacy=legacy)
 
 
 def _project(item: dict[str, Any]) -> Project:
-    return record_from(Project, item, quotas=Quotas.stored(item))
+    return record_from(Project, item, quotas=quotas_from(item))
 
 
 def _changeable() -> list[str]:
@@ -31,9 +34,8 @@ def _exists(project: Project) -> ProjectExists:
     return ProjectExists(f"a project named {project.name} exists already: choose another name")
 
 
-class ProjectStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class ProjectStore(Store):
+    """Projects in the table."""
 
     def create(self, project: Project, line: AuditLine) -> None:
         quotas = {"quotas": project.quotas.set_limits(), "has_default_quotas": True}
@@ -59,7 +61,7 @@ class ProjectStore:
 
     def quotas(self, project_id: str) -> Quotas:
         """Without limits if there is no such project: an admin may act without one."""
-        return Quotas.stored(self._table.get(keys.project(project_id)) or {})
+        return quotas_from(self._table.get(keys.project(project_id)) or {})
 
     def change(self, was: Project, now: Project, line: AuditLine) -> bool:
         """Writes what an operator may change. False if the project changed since `was` was read."""
@@ -104,9 +106,6 @@ class ProjectStore:
         return Listed([_project(item) for item in page.items], page.cursor)
 
 
-# --- projects
-# Projects: create, list, read and change them.
-
 _TRIES = 5
 # A changed rate takes effect after this time; in exchange, a warm authorizer seldom reads the project.
 RATE_KEPT_SECONDS = 10
@@ -114,6 +113,8 @@ _PROJECTS_KEPT = 10_000
 
 
 class Projects:
+    """Projects: create, list, read and change them."""
+
     def __init__(self, store: ProjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
@@ -153,7 +154,8 @@ class Projects:
         if len(self._known_rates) >= _PROJECTS_KEPT:
             self._known_rates.clear()
         quotas = self._store.quotas(project_id)
-        rate = quotas.requests_per_s, "requests_per_s" in quotas.at_default
+        limit = quotas.requests_per_s
+        rate = limit, limit is not None and "requests_per_s" not in quotas.named
         self._known_rates[project_id] = (now + RATE_KEPT_SECONDS, rate)
         return rate
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from botocore.exceptions import ClientError
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table, Write, code_of, delete, put
+from tidegate.aws.table import Store, Write, code_of, delete, put
 from tidegate.common.ids import Clock
 from tidegate.errors import (
     Busy,
@@ -183,13 +183,13 @@ class CallbackSecrets:
         self._root = root
         self._clock = clock
 
-    def of(self, project: Project) -> tuple[str, ...]:
+    def all_of(self, project: Project) -> tuple[str, ...]:
         """Every secret that all receivers share and that is valid now, newest first."""
         derived = (derived_secret(self._root(), project.project_id, number) for number in project.secret_generations)
         return (*derived, *project.callback_secrets)
 
     def newest(self, project: Project) -> str:
-        return self.of(project)[0]
+        return self.all_of(project)[0]
 
     def of_origin(self, project: Project, origin: str) -> tuple[str, ...]:
         """Every valid secret of one receiver, newest first. `origin` is as `read_origin` returns it."""
@@ -199,7 +199,7 @@ class CallbackSecrets:
 
     def sign(self, project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str) -> dict[str, str]:
         """The headers of a request to `url`, signed with each secret that is valid for it: see `Signer`."""
-        shared = self.of(project) if project.shared_signatures else ()
+        shared = self.all_of(project) if project.shared_signatures else ()
         of_origin = self.of_origin(project, origin_of_text(url))
         return signed_headers(shared, message_id, now, body, of_origin=of_origin, url=url)
 
@@ -276,10 +276,6 @@ def signed_headers(
     }
 
 
-# --- credential records
-# What may be shown of stored credentials: names and origins, never a header's value.
-
-
 @dataclass(frozen=True, slots=True)
 class CredentialRecord:
     """What may be shown of a credential: not the values of its headers."""
@@ -298,11 +294,9 @@ _RETRY_SECONDS = 3600
 _PAGES = 8
 
 
-class CredentialRecords:
-    """Written before the secret: a crash in between leaves a listed credential, which a repeated PUT completes."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class CredentialRecords(Store):
+    """The credentials in the table. A record is written before its secret: after a crash in between, a credential is
+    listed that has no headers yet, and a repeated PUT completes it."""
 
     def put(self, project_id: str, record: CredentialRecord, line: AuditLine) -> None:
         """Stores or replaces a record. Raises QuotaExceeded for a new one beyond the limit.
@@ -335,9 +329,6 @@ class CredentialRecords:
         return [record_from(CredentialRecord, item) for item in found]
 
 
-# --- credential store
-# Credentials of sources, by name. They are in Secrets Manager, never in a record, a log or an answer.
-
 # Secrets Manager deletes a secret in the background, and refuses a new one of the same name until that is done.
 _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _BEING_DELETED = ("InvalidRequestException", "ResourceNotFoundException")
@@ -352,7 +343,10 @@ def secret_text(headers: Mapping[str, str], origins: Sequence[str]) -> str:
 
 
 class CredentialStore:
-    """A secret contains `{"headers": {…}, "origins": ["https://host:port", …]}`."""
+    """Credentials of sources, by name. They are in Secrets Manager, never in a record, a log or an answer.
+
+    A secret contains `{"headers": {…}, "origins": ["https://host:port", …]}`.
+    """
 
     def __init__(self, client: SecretsManagerClient, prefix: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client

@@ -22,10 +22,13 @@ from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNot
 from tidegate.projects.model import (
     AGENT_RATE,
     AGENT_READ_UNITS,
+    AGENT_WRITE_UNITS,
     ANSWER_BYTES,
     DEFAULT_BURST_SECONDS,
     READ_UNITS,
     REQUEST_SECONDS,
+    USUAL_WRITE_UNITS,
+    WRITE_UNITS,
 )
 from tidegate.web.openapi import Api
 from tidegate.web.routing import Caller, caller_of, invalid_fields, problem, set_current_caller
@@ -168,7 +171,7 @@ def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
 
 
 def with_error_handlers(app: A) -> A:
-    """The same resolver. It answers every error as a problem, also an unknown path or method."""
+    """The resolver, which now answers every error as a problem document, also an unknown path or method."""
 
     @app.exception_handler(DomainError)
     def domain(error: DomainError) -> Response[str]:
@@ -243,11 +246,11 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     except DomainError as error:
         answer = _lambda_answer(problem(error))
     else:
-        before = _used_so_far(running) if caller is not None else (0.0, 0.0)
+        before = _used_so_far(running) if caller is not None else (0.0, 0.0, 0.0)
         answer = app.resolve(event, context)
         if caller is not None:
-            units, seconds = (now - then for now, then in zip(_used_so_far(running), before, strict=True))
-            _charge(running, caller, len(answer.get("body") or ""), units, seconds)
+            used = (now - then for now, then in zip(_used_so_far(running), before, strict=True))
+            _charge(running, caller, len(answer.get("body") or ""), *used)
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
@@ -265,20 +268,25 @@ def _limit(app: App, caller: Caller) -> None:
         app.projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
 
 
-def _used_so_far(app: App) -> tuple[float, float]:
-    """(read units, seconds) of this process; without calls that hold a slot, whose time counts as a runner's."""
-    return app.table.units_read, app.clock().timestamp() - app.projects.slow_calls.seconds_held
+def _used_so_far(app: App) -> tuple[float, float, float]:
+    """(read units, write units, seconds) that this process has used. Calls that hold a slot are left out: their time
+    counts as that of a runner."""
+    table = app.table
+    return table.units_read, table.units_written, app.clock().timestamp() - app.projects.slow_calls.seconds_held
 
 
-def _charge(app: App, caller: Caller, answer_bytes: int, units_read: float, seconds: float) -> None:
-    """A request with a large answer, or that read much of the table or took long, counts as several requests."""
+def _charge(
+    app: App, caller: Caller, answer_bytes: int, units_read: float, units_written: float, seconds: float
+) -> None:
+    """A request with a large answer, or that read or wrote much of the table or took long, counts as several."""
     used = answer_bytes / ANSWER_BYTES
     if caller.agent_id is not None:
         # A poll may wait: how many do at once is limited.
-        used += units_read / AGENT_READ_UNITS
+        used += units_read / AGENT_READ_UNITS + max(0.0, units_written / AGENT_WRITE_UNITS - 1)
         app.projects.agent_rate_limiter.charge(caller.key_id, math.ceil(used) - 1)
     elif caller.requests_per_s is not None:
         used += units_read / READ_UNITS + max(0.0, seconds) / REQUEST_SECONDS
+        used += max(0.0, units_written - USUAL_WRITE_UNITS) / WRITE_UNITS
         app.projects.rate_limiter.charge(caller.project_id, math.ceil(used) - 1)
 
 

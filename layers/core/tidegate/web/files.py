@@ -14,7 +14,7 @@ from tidegate.files.library import Announcement
 from tidegate.files.model import MOST_PARTS, VERIFYING, File, part_count
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent
-from tidegate.web.queue import ChannelName, CredentialName, Mirrors, PolitenessBody, Url
+from tidegate.web.queue import AppId, BizId, ChannelName, CredentialOption, Mirrors, PolitenessOption, Url
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import (
     Answer,
@@ -30,7 +30,6 @@ from tidegate.web.schemas import (
 )
 
 # --- schemas
-# Bodies and answers of files.
 
 Callback = Annotated[str, Field(max_length=300)]
 PartNumber = Annotated[int, Field(ge=1, le=MOST_PARTS)]
@@ -39,8 +38,8 @@ PartLength = Annotated[int, Field(ge=1, le=5 * 1024**3)]
 
 
 class FileBody(Body):
-    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")]
-    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")]
+    biz_id: BizId
+    app_id: AppId
     file_path: Annotated[FilePath, F("path of the file in the library")]
     file_name: Annotated[FileName | None, F("name of the file; default: the last part of file_path")] = None
     signature: Annotated[Signature | None, F("SHA-256 that the content must have; without it, it is computed")] = None
@@ -53,13 +52,8 @@ class FileBody(Body):
     ] = None
     source_url: Annotated[Url | None, F("download the content from this URL, instead of uploading it")] = None
     mirrors: Mirrors = []
-    credentials: Annotated[
-        CredentialName | None,
-        F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
-    ] = None
-    politeness: Annotated[
-        PolitenessBody | None, F("limits on reading the source: connections, bytes_per_s, delay_s, host_downloads")
-    ] = None
+    credentials: CredentialOption = None
+    politeness: PolitenessOption = None
     channel: Annotated[
         ChannelName | None,
         F("channel of the download; default: `requires_cookie` with credentials, otherwise `no_cookie`"),
@@ -152,15 +146,11 @@ class FileList(Page):
 
 
 # --- routes
-# Routes for the files of the library.
 
-router = Router()
-_TAGS = ["Files"]
+router = Router("Files")
 
 
-@router.post(
-    "/v1/files", scope="write", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent]
-)
+@router.post("/v1/files", scope="write", summary="Announce a file", status_code=201, middlewares=[idempotent])
 def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | IngestAnswer]:
     names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size", "multipart", "callback")
     announced = Announcement(**{name: getattr(body, name) for name in names})
@@ -201,13 +191,13 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
     return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
 
 
-@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="Get upload URLs for parts")
+@router.post("/v1/files/<file_id>/parts", scope="write", summary="Get upload URLs for parts")
 def parts(file_id: str, body: PartsBody) -> PartsAnswer:
     links = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers, body.sizes)
     return PartsAnswer(parts=[PartAnswer(number=link.number, url=link.url) for link in links])
 
 
-@router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Verify an upload")
+@router.post("/v1/files/<file_id>/complete", scope="write", summary="Verify an upload")
 def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAnswer]:
     caller = router.caller
     uploaded = [(part.number, part.etag) for part in body.parts] if body else []
@@ -215,7 +205,7 @@ def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAns
     return answer(FileAnswer.model_validate(file), 202 if file.state == VERIFYING else 200)
 
 
-@router.delete("/v1/files/<file_id>", scope="write", tags=_TAGS, summary="Delete a file", status_code=204)
+@router.delete("/v1/files/<file_id>", scope="write", summary="Delete a file", status_code=204)
 def delete(file_id: str) -> Response[Any]:
     from tidegate.releases.releases import user_of
 
@@ -227,12 +217,12 @@ def delete(file_id: str) -> Response[Any]:
     return answer(None, 204)
 
 
-@router.get("/v1/files/<file_id>", scope="read", tags=_TAGS, summary="Get a file")
+@router.get("/v1/files/<file_id>", scope="read", summary="Get a file")
 def show(file_id: str) -> FileAnswer:
     return FileAnswer.model_validate(app().files.library.get(router.caller.project_id, file_id))
 
 
-@router.get("/v1/files", scope="read", tags=_TAGS, summary="List files")
+@router.get("/v1/files", scope="read", summary="List files")
 def list_files(
     biz_id: Annotated[Number | None, Query()] = None,
     app_id: Annotated[Number | None, Query()] = None,
@@ -243,9 +233,9 @@ def list_files(
     page = app().files.library.list(
         router.caller.project_id, biz_id=biz_id, app_id=app_id, file_path=file_path, limit=limit, cursor=cursor
     )
-    return FileList(items=[FileAnswer.model_validate(file) for file in page.items], next_cursor=page.next_cursor)
+    return FileList.model_validate(page)
 
 
-@router.get("/v1/files/<file_id>/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
+@router.get("/v1/files/<file_id>/url", scope="read", summary="Get a download link, valid for 300 s")
 def link(file_id: str) -> LinkAnswer:
     return LinkAnswer.model_validate(app().files.library.link(router.caller.project_id, file_id))

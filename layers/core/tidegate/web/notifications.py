@@ -18,7 +18,6 @@ from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Page
 
 # --- schemas
-# Answers of callbacks, callback secrets and WebSocket tickets.
 
 
 class AttemptAnswer(Answer, record=Attempt):
@@ -57,17 +56,15 @@ class TicketAnswer(Answer):
 
 
 # --- callbacks
-# Routes for callbacks (list, show, deliver again) and for the secrets that sign them.
 
-router = Router()
-_TAGS = ["Notifications"]
+router = Router("Notifications")
 
 
-def _shown(delivery: CallbackDelivery) -> CallbackAnswer:
+def _callback_answer(delivery: CallbackDelivery) -> CallbackAnswer:
     return CallbackAnswer.model_validate(view_of(delivery) | {"body": delivery.body or None})
 
 
-@router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with their delivery attempts")
+@router.get("/v1/callbacks", scope="read", summary="List callbacks with their delivery attempts")
 def list_callbacks(
     task_id: Annotated[
         str | None,
@@ -83,27 +80,25 @@ def list_callbacks(
     page = app().notifications.callbacks.list(
         router.caller.project_id, record_id=task_id, state=state, limit=limit, cursor=cursor
     )
-    return CallbackList(items=[_shown(delivery) for delivery in page.items], next_cursor=page.next_cursor)
+    return CallbackList(items=[_callback_answer(delivery) for delivery in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/callbacks/<delivery_id>", scope="read", tags=_TAGS, summary="Get a callback with its body")
+@router.get("/v1/callbacks/<delivery_id>", scope="read", summary="Get a callback with its body")
 def show_callback(delivery_id: str) -> CallbackAnswer:
-    return _shown(app().notifications.callbacks.get(router.caller.project_id, delivery_id))
+    return _callback_answer(app().notifications.callbacks.get(router.caller.project_id, delivery_id))
 
 
 @router.post(
-    "/v1/callbacks/<delivery_id>/redeliver",
-    scope="write",
-    tags=_TAGS,
-    summary="Deliver a callback again",
-    status_code=202,
+    "/v1/callbacks/<delivery_id>/redeliver", scope="write", summary="Deliver a callback again", status_code=202
 )
 def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
     caller = router.caller
-    return answer(_shown(app().notifications.callbacks.redeliver(caller.project_id, delivery_id, caller.key_id)), 202)
+    return answer(
+        _callback_answer(app().notifications.callbacks.redeliver(caller.project_id, delivery_id, caller.key_id)), 202
+    )
 
 
-@router.get("/v1/callback-secret", scope="write", tags=_TAGS, summary="Get the callback secret of one receiver")
+@router.get("/v1/callback-secret", scope="write", summary="Get the callback secret of one receiver")
 def show_secret(
     origin: Annotated[str, Query(max_length=300, description="of the receiver: `https://host` or `https://host:port`")],
 ) -> Response[OriginSecretAnswer]:
@@ -119,7 +114,6 @@ def show_secret(
 @router.post(
     "/v1/projects/<project_id>/callback-secrets",
     scope="admin",
-    tags=_TAGS,
     summary="Create a new callback secret",
     status_code=201,
     middlewares=[idempotent_secret],
@@ -132,7 +126,6 @@ def rotate_secret(project_id: str) -> Response[SecretAnswer]:
 @router.delete(
     "/v1/projects/<project_id>/callback-secrets/previous",
     scope="admin",
-    tags=_TAGS,
     summary="Retire the previous callback secret",
     status_code=204,
 )
@@ -141,14 +134,9 @@ def retire_secret(project_id: str) -> Response[Any]:
     return answer(None, 204)
 
 
-# --- websocket
-# The route for WebSocket tickets.
-
-
 @router.post(
     "/v1/ws-tickets",
     scope="any",
-    tags=["Notifications"],
     summary="Create a ticket for one WebSocket connection",
     status_code=201,
     middlewares=[idempotent_secret],

@@ -36,10 +36,7 @@ _PROBLEM: Schema = {
         "type": {"type": "string", "description": "a URI of the kind of error: `urn:tidegate:` and the code"},
         "title": {"type": "string", "description": "the kind of error, the same for each `code`"},
         "status": {"type": "integer", "description": "the HTTP status"},
-        "detail": {
-            "type": "string",
-            "description": "what was wrong, with which value, and what to do; for people",
-        },
+        "detail": {"type": "string", "description": "what was wrong, with which value, and what to do; for people"},
         "code": {
             "type": "string",
             "pattern": "^[a-z][a-z0-9_]*$",
@@ -66,7 +63,7 @@ _PROBLEM: Schema = {
 _COMMON_PROBLEMS = {
     "400": "The body is not valid JSON, or the path is not valid",
     "401": "The key is missing, unknown, expired or revoked",
-    "403": "The key does not have the scope of this route",
+    "403": "The key does not have the scope of this route, or the project lacks a grant: `code` says which",
     "404": "There is no such record in the key's project",
     "409": "Conflict with the state of the record, or with an earlier request: `code` says which",
     "413": "The body or the result is too large",
@@ -77,10 +74,16 @@ _COMMON_PROBLEMS = {
 }
 _SUCCESS = {"200": "OK", "201": "Created", "202": "Accepted"}
 _LOCATION = {"location": {"required": True, "schema": {"type": "string"}}}
+_WARNINGS = {
+    "x-warnings": {
+        "description": "what the record of a queued export has in `warnings`: a list of texts in JSON; absent if none",
+        "schema": {"type": "string"},
+    }
+}
 _REDIRECT: Schema = {"description": "Redirect to a presigned URL, valid for 300 s", "headers": _LOCATION}
 _FILE: Schema = {
     "description": "The file",
-    "headers": {"content-disposition": {"required": True, "schema": {"type": "string"}}},
+    "headers": {"content-disposition": {"required": True, "schema": {"type": "string"}}, **_WARNINGS},
     "content": {
         "text/csv": {"schema": {"type": "string", "description": "one line for each row"}},
         "application/x-ndjson": {"schema": {"type": "string", "description": "one JSON object for each row, in lines"}},
@@ -95,7 +98,7 @@ _FILE: Schema = {
     },
 }
 _UPSTREAM = {"502": "The source failed, or its answer cannot be used", "504": "The source did not answer in time"}
-_SYNC = {"200": _FILE, "303": _REDIRECT}
+_SYNC = {"200": _FILE, "303": _REDIRECT | {"headers": _LOCATION | _WARNINGS}}
 _ANSWERS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/files"): {
         "201": _json("Without source_url: where to upload the content", "UploadAnswer", "MultipartAnswer"),

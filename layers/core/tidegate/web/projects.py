@@ -12,6 +12,7 @@ from tidegate.common.sequences import Listed
 from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
 from tidegate.projects.keys import ApiKey
+from tidegate.projects.limits import DAILY, STANDING
 from tidegate.projects.model import AwsRole, GseGrant, Project, Quotas, path_parts
 from tidegate.queue.model import MAX_CAPACITY
 from tidegate.records import F, declared, record_from, view_of
@@ -22,7 +23,6 @@ from tidegate.web.schemas import Answer, Body, FilePath, Page, Text, without_def
 from tidegate.web.submits import Groups, Labels
 
 # --- schemas
-# Bodies and answers of projects and API keys.
 
 Scope = Literal["read", "write", "agent", "unmask"]
 MaskName = Literal["phone", "id", "card", "email"]
@@ -97,9 +97,7 @@ class VisibleBody(Body):
     end: Annotated[int, F("characters that stay visible at its end", ge=0, le=64)] = 0
 
 
-class ProjectBody(
-    Body, record=Project, without=tuple(set(declared(Project)) - {"name", "group", "allow_private_urls"})
-):
+class ProjectBody(Body, record=Project, without=_NOT_GIVEN):
     name: ProjectName
     group: Text | None = None
     allow_private_urls: bool = False
@@ -167,9 +165,8 @@ class ProjectDetail(Answer, record=Project):
     usage: Annotated[
         dict[str, Any],
         F(
-            "usage of the quotas: `stored_bytes`, `queued`, `export_schedules`, `batch_schedules`, `subscriptions`, "
-            "`businesses`, `batches`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`, "
-            "`egress_bytes_per_day`, `targets_per_day` and `outgoing_calls_per_day`, and `running` by channel"
+            f"usage of the quotas: {', '.join(f'`{name}`' for name in STANDING)}, of this day (UTC) "
+            f"{', '.join(f'`{name}`' for name, _ in DAILY.values())}, and `running` by channel"
         ),
     ]
 
@@ -246,64 +243,46 @@ class KeyList(Page):
 
 
 # --- routes
-# Routes for projects, for admins.
 
-router = Router()
+router = Router("Projects")
 
 
-def _shown(project: Project) -> ProjectDetail:
+def _project_detail(project: Project) -> ProjectDetail:
     figures = {"usage": app().queue.project_usage(project.project_id)}
     defaults = dict.fromkeys(project.quotas.at_default, True)
     fields = {name: getattr(project, name) for name in declared(Project)}
     return ProjectDetail.model_validate(fields | figures | {"defaults": defaults})
 
 
-@router.post(
-    "/v1/projects",
-    scope="admin",
-    tags=["Projects"],
-    summary="Create a project",
-    status_code=201,
-    middlewares=[idempotent],
-)
+@router.post("/v1/projects", scope="admin", summary="Create a project", status_code=201, middlewares=[idempotent])
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
     private, who = body.allow_private_urls, router.caller.key_id
     project = app().projects.projects.create(body.name, body.group, allow_private_urls=private, who=who)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 
-@router.get("/v1/projects", scope="admin", tags=["Projects"], summary="List projects")
+@router.get("/v1/projects", scope="admin", summary="List projects")
 def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
-    page = app().projects.projects.list(limit, cursor)
-    return ProjectList(items=[ProjectAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
+    return ProjectList.model_validate(app().projects.projects.list(limit, cursor))
 
 
-@router.get(
-    "/v1/projects/<project_id>",
-    scope="admin",
-    tags=["Projects"],
-    summary="Get a project with its quotas and usage",
-)
+@router.get("/v1/projects/<project_id>", scope="admin", summary="Get a project with its quotas and usage")
 def show_project(project_id: str) -> ProjectDetail:
-    return _shown(app().projects.projects.get(project_id, consistent=True))
+    return _project_detail(app().projects.projects.get(project_id, consistent=True))
 
 
-@router.patch("/v1/projects/<project_id>", scope="admin", tags=["Projects"], summary="Change a project or its quotas")
+@router.patch("/v1/projects/<project_id>", scope="admin", summary="Change a project or its quotas")
 def change_project(project_id: str, body: ProjectChange) -> ProjectDetail:
     who, change = router.caller.key_id, app().projects.projects.change
-    return _shown(change(project_id, body.fields(), body.limits(), who, gse=body.grant()))
+    return _project_detail(change(project_id, body.fields(), body.limits(), who, gse=body.grant()))
 
 
-@router.get(
-    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Get a project's swarm settings"
-)
+@router.get("/v1/projects/<project_id>/swarm", scope="admin", summary="Get a project's swarm settings")
 def show_swarm_settings(project_id: str) -> SwarmSettingsAnswer:
     return SwarmSettingsAnswer.model_validate(app().distribution.presences.settings(project_id))
 
 
-@router.put(
-    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Replace a project's swarm settings"
-)
+@router.put("/v1/projects/<project_id>/swarm", scope="admin", summary="Replace a project's swarm settings")
 def change_swarm_settings(project_id: str, body: SwarmSettingsBody) -> SwarmSettingsAnswer:
     wanted = record_from(SwarmSettings, body.model_dump())
     line = act(project_id, project_id, app().clock(), router.caller.key_id, "project.swarm", body.swarm)
@@ -311,9 +290,6 @@ def change_swarm_settings(project_id: str, body: SwarmSettingsBody) -> SwarmSett
 
 
 # --- keys
-# Routes for API keys, for admins.
-
-_TAGS = ["Projects"]
 
 
 def _key_list(page: Listed[ApiKey]) -> KeyList:
@@ -328,7 +304,6 @@ def _key_list(page: Listed[ApiKey]) -> KeyList:
 @router.post(
     "/v1/projects/<project_id>/keys",
     scope="admin",
-    tags=_TAGS,
     summary="Create a key",
     status_code=201,
     middlewares=[idempotent_secret],
@@ -342,41 +317,24 @@ def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
         else None
     )
     made = app().projects.api_keys.add(
-        project_id,
-        body.scopes,
-        body.agent_id,
-        name=body.name,
-        expires_in=body.expires_in,
-        by=router.caller.key_id,
+        project_id, body.scopes, body.agent_id, name=body.name, expires_in=body.expires_in, by=router.caller.key_id
     )
     return answer(KeyAnswer(key_id=made.key_id, key=made.key, callback_secret=secret), 201)
 
 
-@router.get(
-    "/v1/projects/<project_id>/keys",
-    scope="admin",
-    tags=_TAGS,
-    summary="List a project's keys",
-)
+@router.get("/v1/projects/<project_id>/keys", scope="admin", summary="List a project's keys")
 def list_keys(project_id: str, limit: Limit = 20, cursor: Cursor = None) -> KeyList:
     return _key_list(app().projects.api_keys.list(project_id, limit, cursor))
 
 
-@router.post(
-    "/v1/keys",
-    scope="admin",
-    tags=_TAGS,
-    summary="Create an admin key",
-    status_code=201,
-    middlewares=[idempotent_secret],
-)
+@router.post("/v1/keys", scope="admin", summary="Create an admin key", status_code=201, middlewares=[idempotent_secret])
 def create_admin_key(body: AdminKeyBody | None = None) -> Response[NewKeyAnswer]:
     fields = body or AdminKeyBody()
     made = app().projects.api_keys.add_admin(name=fields.name, expires_in=fields.expires_in, by=router.caller.key_id)
     return answer(NewKeyAnswer(key_id=made.key_id, key=made.key), 201)
 
 
-@router.get("/v1/keys", scope="admin", tags=_TAGS, summary="List admin keys")
+@router.get("/v1/keys", scope="admin", summary="List admin keys")
 def list_admin_keys(limit: Limit = 20, cursor: Cursor = None) -> KeyList:
     return _key_list(app().projects.api_keys.list_admin(limit, cursor))
 
@@ -384,7 +342,6 @@ def list_admin_keys(limit: Limit = 20, cursor: Cursor = None) -> KeyList:
 @router.post(
     "/v1/keys/<key_id>/rotate",
     scope="admin",
-    tags=_TAGS,
     summary="Replace a key with a new one",
     status_code=201,
     middlewares=[idempotent_secret],
@@ -394,9 +351,7 @@ def rotate_key(key_id: str, body: RotateBody | None = None) -> Response[NewKeyAn
     return answer(NewKeyAnswer(key_id=made.key_id, key=made.key), 201)
 
 
-@router.delete(
-    "/v1/keys/<key_id>", scope="admin", tags=_TAGS, summary="Revoke a key and close its WebSockets", status_code=204
-)
+@router.delete("/v1/keys/<key_id>", scope="admin", summary="Revoke a key and close its WebSockets", status_code=204)
 def delete_key(key_id: str) -> Response[Any]:
     app().projects.api_keys.revoke(key_id, router.caller.key_id)
     return answer(None, 204)
@@ -409,7 +364,6 @@ def delete_key(key_id: str) -> Response[Any]:
 @router.post(
     "/v1/sign-in-tickets",
     scope="admin",
-    tags=_TAGS,
     summary="Create a ticket that opens the console once",
     status_code=201,
     middlewares=[idempotent_secret],
@@ -422,7 +376,6 @@ def create_sign_in_ticket() -> Response[SignInTicketAnswer]:
 @router.post(
     "/v1/sign-in",
     scope="sign_in",
-    tags=_TAGS,
     summary="Exchange a ticket, sent as the key, for an admin key of 12 hours",
     status_code=201,
 )

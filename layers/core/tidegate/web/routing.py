@@ -145,9 +145,11 @@ class Router(APIGatewayHttpRouter):
     All other options are those of Powertools. The resolver checks the scope of the route that it matched.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tag: str = "") -> None:
+        """`tag`: the capability under which the API reference lists the routes that name no other."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.scopes: dict[tuple[str, str], Scope] = {}
+        self._options = {"tags": [tag]} if tag else {}
 
     @property
     def caller(self) -> Caller:
@@ -172,7 +174,7 @@ class Router(APIGatewayHttpRouter):
         if (method, rule) in self.scopes:
             raise ValueError(f"{method} {rule} is defined twice")
         self.scopes[method, rule] = scope
-        return self.route(rule, method, **options)
+        return self.route(rule, method, **self._options | options)
 
 
 def answer(model: BaseModel | None, status: int = 200, headers: dict[str, str] | None = None) -> Response[Any]:

@@ -180,7 +180,10 @@ def _with_changes(old: ScheduledOrder, fields: dict[str, Any]) -> ScheduledOrder
 
 
 def _export_detail(schedule: ExportSchedule) -> ExportScheduleDetail:
-    return ExportScheduleDetail(**view_of(schedule), order=order_fields(app().exports.schedules.order(schedule)))
+    from tidegate.sheets.values import plain
+
+    order = plain(order_fields(app().exports.schedules.order(schedule)))
+    return ExportScheduleDetail(**view_of(schedule), order=order)
 
 
 def _batch_detail(schedule: BatchSchedule, batch: NewBatch | None = None) -> BatchScheduleDetail:
@@ -193,19 +196,18 @@ def _batch_detail(schedule: BatchSchedule, batch: NewBatch | None = None) -> Bat
 
 # --- routes
 
-router = Router()
-_EXPORTS: dict[str, Any] = {"tags": ["Exports"]}
+router = Router("Exports")
 _BATCHES: dict[str, Any] = {"tags": ["Batches"]}
 _NEW: dict[str, Any] = {"scope": "write", "status_code": 201, "middlewares": [idempotent]}
 _EXPORT, _BATCH_PATH = "/v1/export-schedules/<schedule_id>", "/v1/batch-schedules/<schedule_id>"
 
 
-@router.post("/v1/export-schedules", summary="Create a recurring export", **_NEW, **_EXPORTS)
+@router.post("/v1/export-schedules", summary="Create a recurring export", **_NEW)
 def create_export(body: ExportScheduleBody) -> Response[ExportScheduleAnswer]:
     return _created(body)
 
 
-@router.post("/v1/export-schedules/multiple", summary="Create a recurring export of several tables", **_NEW, **_EXPORTS)
+@router.post("/v1/export-schedules/multiple", summary="Create a recurring export of several tables", **_NEW)
 def create_export_of_several(body: MultipleScheduleBody) -> Response[ExportScheduleAnswer]:
     return _created(body)
 
@@ -225,7 +227,7 @@ def create_batch(body: BatchScheduleBody) -> Response[BatchScheduleDetail]:
     return answer(_batch_detail(made, batch), 201)
 
 
-@router.get("/v1/export-schedules", scope="read", summary="List recurring exports", **_EXPORTS)
+@router.get("/v1/export-schedules", scope="read", summary="List recurring exports")
 def list_exports(limit: Limit = 20, cursor: Cursor = None) -> ExportScheduleList:
     page = app().exports.schedules.list(router.caller.project_id, limit, cursor)
     items = [ExportScheduleAnswer(**view_of(schedule)) for schedule in page.items]
@@ -239,7 +241,7 @@ def list_batches(limit: Limit = 20, cursor: Cursor = None) -> BatchScheduleList:
     return BatchScheduleList(items=items, next_cursor=page.next_cursor)
 
 
-@router.get(_EXPORT, scope="read", summary="Get a recurring export", **_EXPORTS)
+@router.get(_EXPORT, scope="read", summary="Get a recurring export")
 def show_export(schedule_id: str) -> Response[ExportScheduleDetail]:
     return answer(_export_detail(app().exports.schedules.get(router.caller.project_id, schedule_id)))
 
@@ -249,7 +251,7 @@ def show_batch(schedule_id: str) -> BatchScheduleDetail:
     return _batch_detail(app().batches.schedules.get(router.caller.project_id, schedule_id))
 
 
-@router.get(f"{_EXPORT}/runs", scope="read", summary="List its runs", **_EXPORTS)
+@router.get(f"{_EXPORT}/runs", scope="read", summary="List its runs")
 def runs_of_export(schedule_id: str, limit: Limit = 20, cursor: Cursor = None) -> RunList:
     page = app().exports.schedules.runs(router.caller.project_id, schedule_id, limit, cursor)
     return RunList(items=[RunAnswer(**run) for run in page.items], next_cursor=page.next_cursor)
@@ -265,7 +267,7 @@ def _timing(body: ScheduleChange) -> dict[str, Any]:
     return {name: getattr(body, name) for name in ("schedule", "timezone", "paused", "revision")}
 
 
-@router.patch(_EXPORT, scope="write", summary="Change its schedule or its export", **_EXPORTS)
+@router.patch(_EXPORT, scope="write", summary="Change its schedule or its export")
 def change_export(schedule_id: str, body: ExportScheduleChange) -> Response[ExportScheduleAnswer]:
     caller, timing = router.caller, _timing(body)
     fields = body.model_dump(exclude_unset=True, exclude=timing.keys())
@@ -285,12 +287,12 @@ def change_batch(schedule_id: str, body: BatchSchedulePatch) -> BatchScheduleDet
     return _batch_detail(changed)
 
 
-@router.post(f"{_EXPORT}/pause", scope="write", summary="Pause a recurring export", **_EXPORTS)
+@router.post(f"{_EXPORT}/pause", scope="write", summary="Pause a recurring export")
 def pause_export(schedule_id: str) -> Response[ExportScheduleAnswer]:
     return _switched(schedule_id, paused=True)
 
 
-@router.post(f"{_EXPORT}/resume", scope="write", summary="Resume a recurring export", **_EXPORTS)
+@router.post(f"{_EXPORT}/resume", scope="write", summary="Resume a recurring export")
 def resume_export(schedule_id: str) -> Response[ExportScheduleAnswer]:
     return _switched(schedule_id, paused=False)
 
@@ -301,7 +303,7 @@ def _switched(schedule_id: str, *, paused: bool) -> Response[ExportScheduleAnswe
     return answer(ExportScheduleAnswer(**view_of(changed)))
 
 
-@router.delete(_EXPORT, scope="write", summary="Delete a recurring export", status_code=204, **_EXPORTS)
+@router.delete(_EXPORT, scope="write", summary="Delete a recurring export", status_code=204)
 def delete_export(schedule_id: str) -> Response[Any]:
     app().exports.schedules.delete(router.caller.project_id, schedule_id, router.caller.key_id)
     return answer(None, 204)

@@ -45,7 +45,7 @@ class _FromRecord(ModelMetaclass):
         annotations: dict[str, Any] = {}
         for source in record if isinstance(record, tuple) else filter(None, (record or changes,)):
             is_answer = any(issubclass(base, Answer) for base in bases)
-            fields_of = _changed if changes else _shown if is_answer else _given
+            fields_of = _changed if changes else _shown_fields if is_answer else _given
             for field, kind, default, description in fields_of(source):
                 if field in own:
                     described = "F(" in str(own[field])
@@ -62,10 +62,10 @@ class _FromRecord(ModelMetaclass):
 _Fields = Iterator[tuple[str, Any, Any, str]]
 
 
-def _shown(record: type) -> _Fields:
+def _shown_fields(record: type) -> _Fields:
     for field in declared(record).values():
         if field.f.flat and field.f.shown:
-            yield from _shown(bare(field.type))
+            yield from _shown_fields(bare(field.type))
         elif field.f.shown:
             name = field.f.shown if isinstance(field.f.shown, str) else field.name
             kind, text = bare(field.type), field.f.description
@@ -85,6 +85,11 @@ def _changed(record: type) -> _Fields:
             yield field.name, Annotated[optional, F(field.f.description)], None, field.f.description
 
 
+def never_null(record: type) -> list[str]:
+    """The fields that callers may change, but not remove."""
+    return [each.name for each in declared(record).values() if each.f.changes and not _is_optional(bare(each.type))]
+
+
 def _is_optional(kind: Any) -> bool:
     return type(None) in getattr(kind, "__args__", ())
 
@@ -97,9 +102,9 @@ class Body(BaseModel, metaclass=_FromRecord):
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """`json_schema_extra` of a body of changes, where a field that is left out stays as it is.
+    """Removes the defaults from the schema of a body of changes, as its `json_schema_extra`.
 
-    Generated clients send the defaults that a schema names, and would reset every field.
+    A field that is left out stays as it is, but generated clients send the defaults that a schema names.
     """
     for field in schema["properties"].values():
         field.pop("default", None)

@@ -14,10 +14,10 @@ from tidegate.web.openapi import Api, document
 from tidegate.web.routing import Router
 from tidegate.web.static import asset_response, page_headers
 
-router = Router()
+router = Router("System")
 
 
-@router.get("/healthz", scope="open", tags=["System"], summary="Health check")
+@router.get("/healthz", scope="open", summary="Health check")
 def health() -> dict[str, str]:
     app().table.get(keys.project("healthz"))
     return {"status": "ok"}

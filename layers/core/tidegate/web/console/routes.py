@@ -14,14 +14,11 @@ from pydantic import Field
 
 from tidegate.app import app
 from tidegate.aws.clients import alarms
-from tidegate.common.ids import Clock
 from tidegate.common.sequences import Listed
 from tidegate.distribution.lookup import Lookup
 from tidegate.distribution.model import ENDED, PENDING, SUCCESS, SUPERSEDED
 from tidegate.errors import RecordNotFound, RouteNotFound
-from tidegate.queue.log import percentile
-from tidegate.queue.model import COMPLETED, FAILED, Request
-from tidegate.queue.store import RequestStore
+from tidegate.queue.model import COMPLETED, FAILED, Request, percentile
 from tidegate.records import F
 from tidegate.settings import Settings
 from tidegate.web import queue as compensation
@@ -34,7 +31,6 @@ from tidegate.web.schemas import Answer
 from tidegate.web.static import asset_response, page_headers
 
 # --- schemas
-# Answers of the routes that only the console calls.
 
 
 class Me(Answer):
@@ -55,6 +51,8 @@ class ChannelOverview(ChannelAnswer):
 
 
 class PointAnswer(Answer):
+    """One interval of the hour."""
+
     count: Annotated[int, F("number of records that ended")]
     failed: Annotated[int, F("how many failed")]
 
@@ -100,25 +98,7 @@ class Ended:
         return max(0.0, (self.ended - self.started).total_seconds())
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One interval of the hour: how many records ended in it, and how many of them failed."""
-
-    count: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSummary:
-    type: str
-    count: int
-    success_rate: float
-    mean_s: float
-    p95_s: float
-    points: tuple[Point, ...]
-
-
-def by_type(records: Iterable[Ended], now: datetime) -> list[TypeSummary]:
+def by_type(records: Iterable[Ended], now: datetime) -> list[TypeAnswer]:
     """A summary of each type, the busiest type first."""
     found: dict[str, list[Ended]] = {}
     for record in records:
@@ -128,9 +108,9 @@ def by_type(records: Iterable[Ended], now: datetime) -> list[TypeSummary]:
     return sorted(summaries, key=lambda summary: (-summary.count, summary.type))
 
 
-def _summary(name: str, ended: Sequence[Ended], now: datetime) -> TypeSummary:
+def _summary(name: str, ended: Sequence[Ended], now: datetime) -> TypeAnswer:
     seconds = [record.seconds for record in ended]
-    return TypeSummary(
+    return TypeAnswer(
         type=name,
         count=len(ended),
         success_rate=sum(record.succeeded for record in ended) / len(ended),
@@ -140,13 +120,13 @@ def _summary(name: str, ended: Sequence[Ended], now: datetime) -> TypeSummary:
     )
 
 
-def _points(ended: Sequence[Ended], now: datetime) -> tuple[Point, ...]:
+def _points(ended: Sequence[Ended], now: datetime) -> list[PointAnswer]:
     counts, failures = [0] * POINTS, [0] * POINTS
     for record in ended:
         place = POINTS - 1 - min(POINTS - 1, int((now - record.ended) / (SPAN / POINTS)))
         counts[place] += 1
         failures[place] += not record.succeeded
-    return tuple(Point(count, failed) for count, failed in zip(counts, failures, strict=True))
+    return [PointAnswer(count=count, failed=failed) for count, failed in zip(counts, failures, strict=True)]
 
 
 # --- overview
@@ -161,36 +141,10 @@ WINDOWS_COUNTED = 6
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewData:
-    jobs: Sequence[Record]
-    requests: Sequence[Request]
-    stats: Sequence[TypeSummary]
-    complete: bool
-
-
-class OverviewReader:
-    def __init__(self, jobs: Lookup, requests: RequestStore, clock: Clock) -> None:
-        self._jobs = jobs
-        self._requests = requests
-        self._clock = clock
-
-    def read(self, project_id: str) -> OverviewData:
-        now = self._clock()
-        jobs = self._jobs.jobs(project_id, RECORDS_READ, None)
-        requests = self._requests.list(project_id, RECORDS_READ, None)
-        ended = [*filter(None, map(_ended_job, jobs.items)), *filter(None, map(_ended_request, requests.items))]
-        return OverviewData(
-            jobs=self._with_counts(project_id, jobs.items[:RECORDS_SHOWN]),
-            requests=requests.items[:RECORDS_SHOWN],
-            stats=by_type(ended, now),
-            complete=_covers_span(jobs, "create_time", now) and _covers_span(requests, "created_at", now),
-        )
-
-    def _with_counts(self, project_id: str, jobs: Sequence[Record]) -> list[Record]:
-        """Reads Jobs with an open window one by one, because lists do not have the number of targets in a window."""
-        still_open = [job["key"] for job in jobs if job["status"] == PENDING][:WINDOWS_COUNTED]
-        return [self._jobs.job(project_id, job["key"]) if job["key"] in still_open else job for job in jobs]
+def _with_counts(lookup: Lookup, project_id: str, jobs: Sequence[Record]) -> list[Record]:
+    """Reads Jobs with an open window one by one, because lists do not have the number of targets in a window."""
+    still_open = [job["key"] for job in jobs if job["status"] == PENDING][:WINDOWS_COUNTED]
+    return [lookup.job(project_id, job["key"]) if job["key"] in still_open else job for job in jobs]
 
 
 def _ended_job(job: Record) -> Ended | None:
@@ -222,7 +176,7 @@ def _moment(iso: str) -> datetime:
 # --- system
 # The route for the state of the deployment: version, parameters and alarms.
 
-router = Router()
+router = Router("Console")
 # Settings that no operator chooses: addresses, hashes and names of resources.
 _HIDDEN = ("_url", "_arn", "_endpoint", "_sha256", "_name", "_prefix", "_bucket", "_credentials_id")
 
@@ -243,7 +197,7 @@ class SystemAnswer(Answer):
     parameters: Annotated[dict[str, str | int], F("the stack's parameters that are not secret")]
     alarms: Annotated[list[AlarmAnswer], F("the alarms of the stack and their state")]
     alarms_error: Annotated[str | None, F("why the alarms could not be read")] = None
-    freeze: Annotated[FreezeAnswer, F("keep the column headings visible when scrolling; default true for one table")]
+    freeze: Annotated[FreezeAnswer, F("whether the system is frozen, and why")]
 
 
 @router.get("/v1/system", scope="admin", tags=["Operations"], summary="Get version, parameters and alarms of the stack")
@@ -280,9 +234,6 @@ def parameters(settings: Settings) -> dict[str, str | int]:
 
 
 # --- routes
-# Routes for the console: its page, its files, and what only the console reads.
-
-_TAGS = ["Console"]
 
 
 @router.get("/", scope="open", include_in_schema=False)
@@ -298,7 +249,7 @@ def asset(name: str) -> Response[str]:
     return asset_response(router, found)
 
 
-@router.get("/v1/me", scope="read", tags=_TAGS, summary="Get the project and scopes of the key")
+@router.get("/v1/me", scope="read", summary="Get the project and scopes of the key")
 def me() -> Me:
     caller = router.caller
     return Me(
@@ -311,16 +262,18 @@ def me() -> Me:
     )
 
 
-@router.get("/v1/overview", scope="read", tags=_TAGS, summary="Get current activity and the last hour")
+@router.get("/v1/overview", scope="read", summary="Get current activity and the last hour")
 def overview() -> Overview:
-    reader = OverviewReader(app().distribution.lookup, app().queue.store, app().clock)
-    data = reader.read(router.caller.project_id)
+    project_id, lookup, now = router.caller.project_id, app().distribution.lookup, app().clock()
+    jobs = lookup.jobs(project_id, RECORDS_READ, None)
+    requests = app().queue.store.list(project_id, RECORDS_READ, None)
+    ended = [*filter(None, map(_ended_job, jobs.items)), *filter(None, map(_ended_request, requests.items))]
     return Overview(
         channels=[ChannelOverview.model_validate(channel) for channel in app().queue.channels.stats()],
-        jobs=[JobAnswer.model_validate(job) for job in data.jobs],
-        requests=[RequestAnswer.model_validate(request.shown()) for request in data.requests],
-        stats=[TypeAnswer.model_validate(summary) for summary in data.stats],
-        complete=data.complete,
+        jobs=[JobAnswer.model_validate(job) for job in _with_counts(lookup, project_id, jobs.items[:RECORDS_SHOWN])],
+        requests=[RequestAnswer.model_validate(request.view()) for request in requests.items[:RECORDS_SHOWN]],
+        stats=by_type(ended, now),
+        complete=_covers_span(jobs, "create_time", now) and _covers_span(requests, "created_at", now),
         compensation=compensation.show_compensation().model_dump(),
     )
 

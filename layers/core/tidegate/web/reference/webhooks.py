@@ -55,8 +55,7 @@ SCHEMAS: Fields = {
                         "description": "cursor paging: sent back as ?cursor= for the next page; null on the last page",
                     },
                     "snapshot": _field(
-                        "string",
-                        "sent back as ?snapshot= with every page, for rows of the same moment",
+                        "string", "sent back as ?snapshot= with every page, for rows of the same moment"
                     ),
                     "force_continue": _field(
                         "integer", "1: continue although this page is short; 0: this is the last page"

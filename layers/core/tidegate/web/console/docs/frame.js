@@ -2,19 +2,22 @@
 // a programming language, and code that can be copied.
 import { h } from "../js/dom.js";
 import { LANGUAGES } from "./languages.js";
+import { CHINESE } from "./words_zh.js";
 
 const TEXTS = {
   en: {
-    start: "Getting started", reference: "API reference", console: "Console", contract: "openapi.json", other: "中文", theme: "Light or dark", copy: "Copy", copied: "Copied", language: "Programming language",
-    setUp: "Set up", setUpText: "The programs below read two variables. In a terminal:", signedIn: "Your key is filled in; copying takes all of it.", noKey: "An admin makes a key:", signIn: "Sign in to the console in this tab and it is filled in here.",
-    key: "Key, sent as Authorization: Bearer", search: "Search, press /", searchHint: "path or word", sections: "Sections", parameters: "Parameters", body: "Body", answers: "Answers", request: "Request", answer: "answer", send: "Send", noAnswer: "no answer", none: "Nothing matches.",
+    start: "Getting started", reference: "API reference", textsIn: "", console: "Console", contract: "openapi.json", other: "中文", theme: "Light or dark", copy: "Copy", copied: "Copied", language: "Programming language",
+    setUp: "Set up", setUpText: "The programs below read two variables. In a terminal:", oneProgram: "The steps are one program. Put them into {file} together, and run ", oneByOne: "Run the commands one after another.", signedIn: "Your key is filled in; copying takes all of it.", noKey: "An admin makes a key:", signIn: "Sign in to the console in this tab and it is filled in here.",
+    key: "Key, sent as Authorization: Bearer", search: "Search, press /", searchHint: "path or word", sections: "Sections", parameters: "Parameters", body: "Body", answers: "Answers", request: "Request", answer: "Answer", send: "Send", noAnswer: "no answer", none: "Nothing matches.",
     webhooks: "What you implement: requests that Tidegate sends", unread: "The contract could not be read", more: "More", guides: "The guides, with batches, webhooks and releases, are in docs/ of the repository.",
+    listOf: "list of {n}", anyJson: "any JSON", between: "{low} to {high}{unit}", atLeast: "at least {low}{unit}", atMost: "at most {high}{unit}", characters: " characters", entries: " entries", like: "like {n}", byDefault: "default {n}",
   },
   zh: {
-    start: "快速上手", reference: "API 参考", console: "控制台", contract: "openapi.json", other: "English", theme: "浅色或深色", copy: "复制", copied: "已复制", language: "编程语言",
-    setUp: "准备", setUpText: "下面的程序读取两个环境变量。在终端中执行：", signedIn: "已填入您的密钥，复制时会得到完整内容。", noKey: "密钥由管理员生成：", signIn: "在此标签页登录控制台后，密钥会自动填入。",
+    start: "快速上手", reference: "API 参考", textsIn: "。接口名称、公共参数和响应说明为中文，其余为英文。", console: "控制台", contract: "openapi.json", other: "English", theme: "浅色或深色", copy: "复制", copied: "已复制", language: "编程语言",
+    setUp: "准备", setUpText: "下面的程序读取两个环境变量。在终端中执行：", oneProgram: "各步合起来是一个完整程序。依次写入 {file}，然后运行：", oneByOne: "依次执行各步命令。", signedIn: "已填入你的密钥，复制时会得到完整内容。", noKey: "密钥由管理员生成：", signIn: "在此标签页登录控制台后，密钥会自动填入。",
     key: "密钥，以 Authorization: Bearer 发送", search: "搜索，按 /", searchHint: "路径或关键词", sections: "目录", parameters: "参数", body: "请求体", answers: "响应", request: "请求", answer: "响应", send: "发送", noAnswer: "没有响应", none: "没有匹配的接口。",
-    webhooks: "由您实现：Tidegate 发出的请求", unread: "无法读取接口文档", more: "更多", guides: "批处理、回调与发布等指南见仓库的 docs/ 目录。",
+    webhooks: "由你实现：Tidegate 发出的请求", unread: "无法读取接口文档", more: "更多", guides: "批处理、回调与发布等指南见仓库的 docs/ 目录。",
+    listOf: "{n} 的列表", anyJson: "任意 JSON", between: "{low} 到 {high}{unit}", atLeast: "至少 {low}{unit}", atMost: "最多 {high}{unit}", characters: " 个字符", entries: " 项", like: "格式 {n}", byDefault: "默认 {n}",
   },
 };
 const STORED = { language: "tidegate.language", theme: "tidegate.theme", code: "tidegate.code", key: "tidegate.key" };
@@ -26,7 +29,10 @@ export function language() {
   return wanted.toLowerCase().startsWith("zh") ? "zh" : "en";
 }
 
-export const t = (name) => TEXTS[language()][name] ?? TEXTS.en[name];
+export const t = (name, values = {}) => (TEXTS[language()][name] ?? TEXTS.en[name]).replace(/\{(\w+)\}/g, (_, value) => values[value]);
+
+// A text of openapi.json in the reader's language.
+export const inLanguage = (text) => (language() === "zh" && CHINESE[text]) || text;
 
 export function pageHead(title, redraw) {
   const theme = localStorage.getItem(STORED.theme);
@@ -78,31 +84,38 @@ export function languageTabs(onChoice) {
 
 // `copied` is what the button copies, if that differs from what is shown.
 export function codeBlock(code, { copied = code, ...attributes } = {}) {
-  const button = h("button", { type: "button", class: "plain docs-copy", onclick: copy }, t("copy"));
-  const pre = h("pre", { tabindex: "0", ...attributes }, coloured(code));
-  return h("div", { class: "docs-code" }, pre, button);
+  return h("div", { class: "docs-code" }, h("pre", { tabindex: "0", ...attributes }, code.split("\n").flatMap((line, at) => [at ? "\n" : "", shownLine(line)])),
+    h("button", { type: "button", class: "plain docs-copy", onclick: copy }, t("copy")));
 
-  async function copy() {
+  // The pressed button is asked for: a redraw may have kept the elements of another block.
+  async function copy({ currentTarget: pressed }) {
     try {
       await navigator.clipboard.writeText(copied);
-      button.textContent = t("copied");
-      setTimeout(() => { button.textContent = t("copy"); }, 1200);
+      pressed.textContent = t("copied");
+      setTimeout(() => { pressed.textContent = t("copy"); }, 1200);
     } catch {
-      getSelection().selectAllChildren(pre);
+      getSelection().selectAllChildren(pressed.previousElementSibling);
     }
   }
 }
 
 // Comments and texts in a colour of their own. A comment begins at the start of a line or after a space.
-const TOKENS = /(^|\s)((?:#|\/\/) .*$)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')/gm;
+const TOKENS = /(^|\s)((?:#|\/\/) .*$)|("""|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)/g;
 
-function coloured(code) {
+// A line that does not fit is continued below, further in than it begins.
+function shownLine(line) {
   const parts = [];
   let done = 0;
-  for (const match of code.matchAll(TOKENS)) {
+  for (const match of line.matchAll(TOKENS)) {
     const [whole, space = "", comment, text] = match;
-    parts.push(code.slice(done, match.index) + space, h("span", { class: comment ? "docs-comment" : "docs-text" }, comment || text));
+    parts.push(words(line.slice(done, match.index) + space), h("span", { class: comment ? "docs-comment" : "docs-text" }, words(comment || text)));
     done = match.index + whole.length;
   }
-  return [...parts, code.slice(done)];
+  const indent = line.match(/^\s*/)[0].replaceAll("\t", "    ").length;
+  return h("span", { class: "docs-line", style: { "--hang": `${indent + 2}ch` } }, parts, words(line.slice(done)));
+}
+
+// Lines break between words, after a bracket and before the address of a variable, never inside a name or an address.
+function words(text) {
+  return text.split(/(\s+)/).map((word) => (/\S/.test(word) ? word.split(/(?<=[(+])|(?<==)(?=http)/).flatMap((part, at) => [at ? h("wbr") : "", h("span", { class: "docs-word" }, part)]) : word));
 }

@@ -1,6 +1,6 @@
 // The API reference, from openapi.json: a side bar by capability, and each operation with code and a form that calls it.
 import { draw, h } from "../js/dom.js";
-import { pageHead, signedInKey, t } from "./frame.js";
+import { inLanguage, pageHead, signedInKey, t } from "./frame.js";
 import { operation } from "./operation.js";
 
 const page = document.getElementById("docs");
@@ -24,7 +24,7 @@ function show() {
   filter.addEventListener("input", () => showMatching(side, list, groups, filter.value.trim().toLowerCase(), texts));
   page.replaceChildren(
     pageHead(t("reference"), show),
-    h("div", { class: "docs-head" }, h("p", { class: "muted" }, `${contract.info.title} ${contract.info.version}`),
+    h("div", { class: "docs-head" }, h("p", { class: "muted" }, `${contract.info.title} ${contract.info.version}${t("textsIn")}`),
       h("label", null, t("key"), key), h("label", null, t("search"), filter)),
     h("div", { class: "docs-columns" }, side, list));
   showMatching(side, list, groups, "", texts);
@@ -34,7 +34,7 @@ function show() {
 function grouped(keyOf) {
   // In the order of the tags.
   const groups = new Map((contract.tags || []).map((tag) => [tag.name, []]));
-  const entry = (method, path, spec, tag, of) => ({ words: `${method} ${path} ${spec.summary || ""} ${tag}`.toLowerCase(), summary: spec.summary || path, element: operation(contract, method, path, spec, of) });
+  const entry = (method, path, spec, tag, of) => ({ words: `${method} ${path} ${spec.summary || ""} ${inLanguage(spec.summary)} ${tag} ${inLanguage(tag)}`.toLowerCase(), summary: inLanguage(spec.summary) || path, element: operation(contract, method, path, spec, of) });
   for (const [path, operations] of Object.entries(contract.paths)) {
     for (const [method, spec] of Object.entries(operations)) {
       const tag = spec.tags?.[0] || "Other";
@@ -48,9 +48,9 @@ function grouped(keyOf) {
 
 function showMatching(side, list, groups, word, texts) {
   const shown = [...groups].map(([tag, found]) => [tag, found.filter(({ words }) => words.includes(word))]).filter(([, found]) => found.length);
-  list.replaceChildren(...shown.map(([tag, found]) => h("section", { class: "docs-group", id: anchor(tag) }, h("h2", null, tag), texts.get(tag) && h("p", { class: "muted" }, texts.get(tag)), found.map(({ element }) => element))));
+  list.replaceChildren(...shown.map(([tag, found]) => h("section", { class: "docs-group", id: anchor(tag) }, h("h2", null, inLanguage(tag)), texts.get(tag) && h("p", { class: "muted" }, inLanguage(texts.get(tag))), found.map(({ element }) => element))));
   if (!shown.length) draw(list, h("p", null, t("none")));
-  side.replaceChildren(...shown.map(([tag, found]) => h("details", { open: Boolean(word) }, h("summary", null, tag),
+  side.replaceChildren(...shown.map(([tag, found]) => h("details", { open: Boolean(word) }, h("summary", null, inLanguage(tag)),
     h("ul", null, found.map(({ element, summary }) => h("li", null, h("a", { href: `#${element.id}`, onclick: () => { element.open = true; } }, summary)))))));
 }
 

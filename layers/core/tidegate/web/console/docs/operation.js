@@ -1,6 +1,6 @@
 // One operation of the API: its parameters, body and answers, its code, and a form that calls it.
 import { draw, h } from "../js/dom.js";
-import { codeBlock, codeLanguage, languageTabs, t } from "./frame.js";
+import { codeBlock, codeLanguage, inLanguage, languageTabs, t } from "./frame.js";
 import { callIn } from "./languages.js";
 import { addressOf, send } from "./request.js";
 import { example, kindOf, limitsOf, plain, resolved } from "./schema.js";
@@ -9,7 +9,7 @@ export function operation(root, method, path, spec, keyOf) {
   const verb = method.toUpperCase();
   const element = h("details", { class: keyOf ? "docs-op" : "docs-op docs-webhook", id: `${method}-${path}` },
     h("summary", null,
-      h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, spec.summary)));
+      h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, inLanguage(spec.summary))));
   // Drawn when it is opened, because there are more than a hundred.
   element.addEventListener("toggle", () => { if (element.open && !element.querySelector(".docs-body")) element.append(operationBody(root, verb, path, spec, keyOf)); });
   return element;
@@ -36,14 +36,14 @@ function operationBody(root, verb, path, spec, keyOf) {
     button.disabled = false;
   });
   return h("div", { class: "docs-body" },
-    spec.description && h("p", { class: "docs-lead" }, marked(spec.description)),
+    spec.description && h("p", { class: "docs-lead", lang: "en" }, marked(spec.description)),
     h("div", { class: "docs-words" },
       inputs.length > 0 && h("div", null, h("h3", null, t("parameters")), h("div", { class: "docs-fields" }, inputs.map(({ parameter, input }) =>
-        row(parameter.name, parameter.required, `${parameter.in}, ${kindOf(parameter.schema, root)}`, parameter.description, limitsOf(parameter.schema, root), input)))),
+        row(parameter.name, parameter.required, `${parameter.in}, ${kindOf(parameter.schema, root)}`, inLanguage(parameter.description), limitsOf(parameter.schema, root), input)))),
       body && h("div", null, h("h3", null, t("body")), fields(body, root), text),
       keyOf && h("div", null, button), result,
       h("div", null, h("h3", null, t("answers")), h("ul", { class: "docs-answers" },
-        Object.entries(spec.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), " ", marked(resolved(answer, root).description)))))),
+        Object.entries(spec.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), " ", marked(inLanguage(resolved(answer, root).description))))))),
     h("div", { class: "docs-samples" },
       keyOf && requestSample(verb, samplePath(path, spec), sample),
       Object.entries(spec.responses || {}).filter(([, answer]) => answerExample(answer)).map(([status, answer]) =>
@@ -82,7 +82,8 @@ function inputFor(parameter, root) {
 function fields(schema, root) {
   const found = plain(schema, root);
   const required = found.required || [];
-  return h("div", { class: "docs-fields" }, Object.entries(found.properties || {}).map(([name, field]) =>
+  const named = Object.entries(found.properties || {}).sort(([one], [other]) => required.includes(other) - required.includes(one));
+  return h("div", { class: "docs-fields" }, named.map(([name, field]) =>
     row(name, required.includes(name), kindOf(field, root), plain(field, root).description, limitsOf(field, root))));
 }
 

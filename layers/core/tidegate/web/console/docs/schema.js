@@ -1,4 +1,5 @@
 // Describes a schema of the OpenAPI document in words, and makes an example body for it.
+import { t } from "./frame.js";
 
 export function resolved(schema, root) {
   if (!schema?.$ref) return schema || {};
@@ -16,25 +17,24 @@ export function kindOf(schema, root) {
   const found = plain(schema, root);
   if (found.enum) return found.enum.map((value) => JSON.stringify(value)).join(" | ");
   if (found.const !== undefined) return JSON.stringify(found.const);
-  if (found.type === "array") return `list of ${kindOf(found.items, root)}`;
+  if (found.type === "array") return t("listOf", { n: kindOf(found.items, root) });
   const options = found.anyOf || found.oneOf;
   if (options) return options.map((option) => kindOf(option, root)).join(" | ");
-  return found.format || found.type || "any JSON";
+  return found.format || found.type || t("anyJson");
 }
 
 export function limitsOf(schema, root) {
   const found = plain(schema, root);
   const words = [];
   const between = (low, high, unit) => {
-    if (low !== undefined && high !== undefined) words.push(`${low} to ${high}${unit}`);
-    else if (low !== undefined) words.push(`at least ${low}${unit}`);
-    else if (high !== undefined) words.push(`at most ${high}${unit}`);
+    const said = low === undefined ? high !== undefined && "atMost" : high === undefined ? "atLeast" : "between";
+    if (said) words.push(t(said, { low, high, unit }));
   };
   between(found.minimum, found.maximum, "");
-  between(found.minLength, found.maxLength, " characters");
-  between(found.minItems, found.maxItems, " entries");
-  if (found.pattern) words.push(`like ${found.pattern}`);
-  if (found.default !== undefined && found.default !== null) words.push(`default ${JSON.stringify(found.default)}`);
+  between(found.minLength, found.maxLength, t("characters"));
+  between(found.minItems, found.maxItems, t("entries"));
+  if (found.pattern) words.push(t("like", { n: found.pattern }));
+  if (found.default !== undefined && found.default !== null) words.push(t("byDefault", { n: JSON.stringify(found.default) }));
   return words.join(", ");
 }
 

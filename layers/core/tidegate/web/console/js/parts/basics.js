@@ -137,7 +137,7 @@ function listLink() {
 
 export function advice(error) {
   if (error.status === 0) return t("error.adviceNetwork");
-  if (error.status === 403) return t("error.adviceScope");
+  if (error.code === "scope_missing") return t("error.adviceScope");
   if (error.status === 404) return t("error.adviceGone");
   return t("error.adviceOther");
 }

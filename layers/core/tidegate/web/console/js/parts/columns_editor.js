@@ -90,7 +90,7 @@ export class ColumnsEditor {
     node.children ? null : [
       h("input", { value: node.name, list: this.listId, "aria-label": t("exports.columnField"), placeholder: t("exports.columnField"), oninput: set((value) => { node.name = value; }) }),
       h("select", { "aria-label": t("exports.typeLabel", { name: node.title }), onchange: set((value) => { node.style = { ...node.style, type: value || undefined }; }) }, TYPES.map((type) => h("option", { value: type, selected: (node.style.type || "") === type }, t(`exports.type_${type}`)))),
-      h("input", { value: node.style.format || "", "aria-label": t("exports.columnFormat"), placeholder: "#,##0.00", oninput: set((value) => { node.style = { ...node.style, format: value || undefined }; }) }),
+      h("input", { value: node.style.format || "", "aria-label": t("exports.columnFormat"), placeholder: "0.00", oninput: set((value) => { node.style = { ...node.style, format: value || undefined }; }) }),
     ],
     h("div", { class: "action-row" },
       smallButton("↑", t("exports.moveUp"), () => this.swap(list, index, index - 1), index === 0),

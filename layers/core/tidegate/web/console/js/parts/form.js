@@ -88,11 +88,15 @@ export function textLines(text, separator = "\n") {
   return text.split(separator).map((line) => line.trim()).filter(Boolean);
 }
 
-// Parses typed JSON: undefined for an empty field; throws FieldError if it is not valid.
-export function readJson(name, text) {
+// JavaScript would write 100.00 as 100, and round an id of 17 digits.
+const asTyped = (key, value, typed) => (typeof value === "number" && JSON.rawJSON && typed?.source !== String(value) ? JSON.rawJSON(typed.source) : value);
+
+// Parses typed JSON: undefined for an empty field; throws FieldError if it is not valid. Numbers that JavaScript would
+// change become objects, which are sent and shown as they were typed; `plain`: they are computed with.
+export function readJson(name, text, { plain = false } = {}) {
   if (!text?.trim()) return undefined;
   try {
-    return JSON.parse(text);
+    return JSON.parse(text, plain ? null : asTyped);
   } catch (error) {
     throw new FieldError(name, t("error.json", { detail: error.message }));
   }

@@ -49,7 +49,7 @@ function line(grid, number, width) {
 function linesOf(pairs) {
   if (!pairs) return "";
   if (typeof pairs !== "object") return String(pairs);
-  return Object.entries(pairs).map(([name, value]) => `${name}：${value ?? ""}`).join(" ".repeat(8));
+  return Object.entries(pairs).map(([name, value]) => `${name}：${shown(value)}`).join(" ".repeat(8));
 }
 
 export function styleOf(style) {

@@ -34,7 +34,7 @@ export function batchPage(root, { id, query, go }) {
         card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch), chart(batch, rate)),
         card(t("batches.outcomes"), { id: "outcomes", wide: true },
           statusChips(t("batches.outcomes"), ITEM_STATES, state, (chosen) => go(`batches/${at(id)}`, { items: chosen })),
-          outcomes.items.length ? outcomeTable(outcomes.items) : empty(t("batches.noOutcomes"), t("batches.noOutcomesAdvice")),
+          outcomes.items.length ? outcomeTable(outcomes.items) : empty(t(batch.status === "created" ? "batches.notStarted" : "batches.noOutcomes"), t("batches.noOutcomesAdvice")),
           items.moreButton(outcomes, refresh)),
         card(t("batches.logs"), { id: "logs" }, logs.length ? logList(logs) : empty(t("batches.noLogs"), t("batches.noLogsAdvice"))),
         card(t("jobs.details"), { id: "details" }, details(batch, business))),

@@ -5,7 +5,7 @@ import { t } from "../i18n.js";
 import { code } from "../parts/basics.js";
 import { act, dialog, saved, toast } from "../parts/dialog.js";
 import { field, FieldError, form, readJson, textLines } from "../parts/form.js";
-import { noteField } from "../parts/note.js";
+import { remarkField } from "../parts/note.js";
 import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
@@ -102,7 +102,7 @@ function moreFields(known) {
     pauses(pausesText(known)),
     field("progress_url", t("batches.progressUrl"), { type: "url", placeholder: "https://", hint: t("batches.progressUrlHint"), value: known.progress_url || "" }),
     h("div", { class: "pair" }, number("progress_every_items", "everyItems", known), number("progress_every_percent", "everyPercent", known, { max: 100, step: "any" })),
-    noteField(known.note),
+    remarkField("note", known.note),
     field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON", value: known.job_data === undefined ? "" : JSON.stringify(known.job_data) })));
 }
 
@@ -140,7 +140,7 @@ export function changeBatchDialog(batch, refresh) {
   // The data cannot be changed after items may have been sent.
   const open = ["created", "stopped"].includes(batch.status);
   const finished = batch.status === "finished";
-  const close = dialog(t("batches.change"), () => form(finished ? [noteField(batch.note)] : [
+  const close = dialog(t("batches.change"), () => form(finished ? [remarkField("note", batch.note)] : [
     h("div", { class: "pair" }, number("rate", "rate", batch, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", batch)),
     h("div", { class: "pair" },
       onFailure(batch.on_item_failure),
@@ -148,7 +148,7 @@ export function changeBatchDialog(batch, refresh) {
     h("div", { class: "pair" }, number("concurrency", "concurrency", batch), number("retries", "retries", batch, { max: 100 })),
     h("div", { class: "pair" }, number("retry_delay", "retryDelay", batch, { min: 0, step: "any" }), number("item_timeout", "itemTimeout", batch, { max: 900 })),
     pauses(windows),
-    noteField(batch.note),
+    remarkField("note", batch.note),
     open ? field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: t("batches.jobDataHint") }) : null,
   ], t("action.save"), async (given) => {
     const body = finished ? {} : { rate: Number(given.rate) };

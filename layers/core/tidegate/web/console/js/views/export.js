@@ -4,7 +4,7 @@ import { at, get, patch } from "../api.js";
 import { bytes, moment } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, card, copyable, crumbs, facts, link, pageHead } from "../parts/basics.js";
-import { noteFact } from "../parts/note.js";
+import { remarkFact } from "../parts/note.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
 import { exportActions, exportProgress, TYPE_NAMES } from "./exports.js";
@@ -28,7 +28,7 @@ export function exportPage(root, { id, go }) {
           [t("field.size"), bytes(task.size)],
           [t("field.attempts"), task.attempts],
           [t("exports.reason"), task.failed_reason],
-          noteFact(task, (note) => patch("v1/task", { note }, { task_id: id }), refresh),
+          remarkFact("note", task, (change) => patch("v1/task", change, { task_id: id }), refresh),
           [t("exports.schedule"), task.schedule_id && link(t("exports.openSchedule"), `#/export-schedules/${at(task.schedule_id)}`)],
           [t("exports.copies"), outcomes(task.deliveries, ({ bucket, key }) => `${bucket}/${key}`)],
           [t("exports.emails"), outcomes(task.emails, ({ to }) => to)],

@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field, FieldError, readJson, textLines } from "../parts/form.js";
-import { noteField } from "../parts/note.js";
+import { remarkField } from "../parts/note.js";
 import { fillOf } from "./export_fill.js";
 import { delimiters, sourceOf } from "./export_source.js";
 
@@ -43,7 +43,7 @@ export function advancedFields(direct) {
       field("email", t("exports.email"), { rows: 2, hint: t("exports.emailHint"), placeholder: "ann@example.com" }),
       field("source_rate", t("exports.source_rate"), { type: "number", min: 1, max: 1000, hint: t("exports.sourceRateHint") })),
     field("password", t("exports.password"), { type: "password", autocomplete: "new-password", hint: t("exports.passwordHint") }),
-    noteField(),
+    remarkField("note"),
     field("unmask", t("exports.unmask"), { options: [["", t("action.no")], ["true", t("action.yes")]], hint: t("exports.unmaskHint") }),
     field("source_timeout", t("exports.source_timeout"), { type: "number", min: 1, max: 600, hint: t("exports.sourceTimeoutHint") }),
   ];

@@ -99,7 +99,7 @@ export function fillOf(given) {
 // What a template takes from a table whose fields were typed: its rows, their keys, and the keys by title.
 export function fillTable({ title, source_data, template, sample }) {
   const rows = flatRows(readJson("source_data", source_data) ?? (sample ? JSON.parse(sample) : []));
-  const titles = new Map(leavesOf(readTemplate(readJson("template", template)).cols).map((leaf) => [leaf.title, leaf.name]));
+  const titles = new Map(leavesOf(readTemplate(readJson("template", template, { plain: true })).cols).map((leaf) => [leaf.title, leaf.name]));
   return { title: (title || "").trim(), rows, titles, keys: [...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))] };
 }
 

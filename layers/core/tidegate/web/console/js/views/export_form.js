@@ -14,6 +14,7 @@ import { ExportFill, fillTable } from "./export_fill.js";
 import { pretty, samples } from "./export_samples.js";
 import { DirectSource } from "./export_source.js";
 import { EMPTY, ExportTables } from "./export_tables.js";
+import { TYPE_NAMES } from "./exports.js";
 
 export function newExportSchedule(root, given) {
   return exportForm(root, { ...given, repeat: true });
@@ -80,7 +81,7 @@ async function send(go, given, tables, once) {
 // Shows the typed JSON in the columns editor as soon as it can be parsed.
 function loadTemplate(editor, element) {
   try {
-    editor.load(readJson("template", element.elements.template.value));
+    editor.load(readJson("template", element.elements.template.value, { plain: true }));
   } catch {
     // The preview shows what is wrong with it.
   }
@@ -112,7 +113,7 @@ function fields({ editor, tables, direct, schedule, template }, pullSample) {
   return [
     h("div", { class: "pair" },
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
-      field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"], ["parquet", "Parquet"]], value: "excel" })),
+      field("type", t("field.type"), { options: Object.entries(TYPE_NAMES), value: "excel" })),
     tables.root,
     template.root,
     h("fieldset", null, h("legend", null, t("exports.columns")), editor.root),
@@ -151,7 +152,7 @@ const asPairs = (texts) => (texts && typeof texts === "object" ? texts : {});
 
 function show(preview, given, filled) {
   try {
-    const read = Object.fromEntries(JSON_FIELDS.map((name) => [name, readJson(name, given[name])]));
+    const read = Object.fromEntries(JSON_FIELDS.map((name) => [name, readJson(name, given[name], { plain: name === "template" })]));
     const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data ?? (given.source_url && given.sample ? JSON.parse(given.sample) : undefined), template: readTemplate(read.template) };
     draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), filled ? filled(parts) : sheet(parts));
   } catch (error) {

@@ -7,7 +7,7 @@ import { badge, button, card, chips, code, copyable, crumbs, empty, facts, figur
 import { bar, statusBar, statusLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
 import { act, confirm, toast } from "../parts/dialog.js";
-import { noteFact } from "../parts/note.js";
+import { remarkFact } from "../parts/note.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { TargetMap } from "../parts/target_map.js";
@@ -159,7 +159,7 @@ function details(record, refresh) {
     [t("jobs.transfer"), record.transfer_id && copyable(record.transfer_id)],
     [t("jobs.redriveOf"), record.redrive_of && link(t("jobs.job"), `#/distribution/${at(record.redrive_of)}`)],
     [t("jobs.activateAt"), record.activate_at && moment(record.activate_at)],
-    noteFact(record, (note) => patch(`v1/jobs/${at(record.key)}`, { note }), refresh),
+    remarkFact("note", record, (change) => patch(`v1/jobs/${at(record.key)}`, change), refresh),
     [t("field.created"), moment(record.create_time)],
     [t("jobs.executed"), record.execute_time && moment(record.execute_time)],
     [t("field.finished"), record.finish_time && moment(record.finish_time)],

@@ -33,7 +33,7 @@ export function keyTable(items, refresh, add) {
     { title: t("field.status"), cell: (key) => badge(key.state) },
     { title: t("keys.scopes"), cell: (key) => key.scopes.join(", ") },
     { title: t("keys.lastUsed"), cell: (key) => (key.last_used_at ? when(key.last_used_at) : t("overview.never")) },
-    { title: t("keys.expires"), cell: (key) => (key.expires_at ? moment(key.expires_at) : t("overview.never")) },
+    { title: t("keys.expires"), cell: (key) => (key.expires_at ? moment(key.expires_at) : t("keys.noEnd")) },
     { title: t("field.created"), cell: (key) => (key.created_at ? when(key.created_at) : "–") },
     { title: t("field.actions"), kind: "actions", cell: (key) => (key.state === "active" ? actions(key, refresh) : null) },
   ], items, { keyOf: (key) => key.key_id });
@@ -47,7 +47,7 @@ function actions(key, refresh) {
 }
 
 const ofDays = (number) => [String(number * DAY), wholeUnits(number, "day")];
-const lifetimes = () => [["", t("overview.never")], ...[1, 30, 90, 365].map(ofDays)];
+const lifetimes = () => [["", t("keys.noEnd")], ...[1, 30, 90, 365].map(ofDays)];
 
 export function newKeyDialog(path, refresh) {
   const close = dialog(t("keys.new"), () => form([

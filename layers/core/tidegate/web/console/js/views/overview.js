@@ -1,7 +1,7 @@
 // The overview: what is running, what waits, and the last hour.
 import { h } from "../dom.js";
 import { get } from "../api.js";
-import { count, duration, percent } from "../format.js";
+import { count, duration, percent, shortId } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, card, empty, link, pageHead, toWriters, when } from "../parts/basics.js";
@@ -83,10 +83,13 @@ function lastHour(data) {
         h("div", { class: "row-line" }, h("span", { class: "muted nowrap" }, "p95"), durationBar(each.p95_s, slowest, "p95")))))));
 }
 
+// A request without a name is called by its type already.
+const kindOrId = (request) => (requestName(request) === named("type", request.type) ? shortId(request.request_id) : named("type", request.type));
+
 function recent(data) {
   const ended = data.jobs.filter((job) => !["Pending", "Running"].includes(job.status)).slice(0, 6);
   const rows = [...ended.map((job) => [job.finish_time || job.create_time, jobLink(job), t("type.job"), job.status, job.key]),
-    ...data.requests.map((request) => [request.finish_time || request.create_time, link(requestName(request), requestHref(request)), named("type", request.type), request.status, request.request_id])]
+    ...data.requests.map((request) => [request.finish_time || request.create_time, link(requestName(request), requestHref(request)), kindOrId(request), request.status, request.request_id])]
     .sort(([one], [other]) => String(other).localeCompare(String(one))).slice(0, 8);
   if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), toWriters(t("overview.nothingAdvice"))));
   return card(t("overview.recent"), { id: "recent" }, h("ul", { class: "rows tight" }, rows.map(([at, name, kind, status, key]) =>

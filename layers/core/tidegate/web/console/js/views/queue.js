@@ -88,6 +88,7 @@ export function bulkTools(filter, refresh) {
   const applies = (status) => !wanted.status || wanted.status === status;
   return h("div", { class: "action-row" },
     applies("failed") ? button(t("queue.retryAll"), () => all("retry", wanted.status ? {} : { status: "failed" }), { kind: "small", key: "bulk-retry" }) : null,
+    applies("pending") ? button(t("queue.retryAllNow"), () => all("retry-now", wanted.status ? {} : { status: "pending" }), { kind: "small", key: "bulk-retry-now" }) : null,
     ["failed", "completed", "cancelled"].includes(wanted.status) ? null : button(t("queue.firstAll"), () => all("prioritize", { priority: 1 }), { kind: "small", key: "bulk-first" }),
     ["failed", "completed", "cancelled"].includes(wanted.status) ? null : button(t("queue.cancelAll"), () => confirm(t("queue.cancelAllSure"), t("queue.cancelAll"), () => all("cancel")), { kind: "small danger-quiet", key: "bulk-cancel" }));
 }

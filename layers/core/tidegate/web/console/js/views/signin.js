@@ -9,9 +9,10 @@ import { logo } from "../parts/logo.js";
 
 const here = new URL(".", document.baseURI).href.replace(/\/$/, "");
 const COMMANDS = [
-  ["signin.withLogin", "tidegate login --api-url {URL}"],
-  ["signin.withConsole", "tidegate console"],
-  ["signin.withKey", "tidegate key create PROJECT --scope read --scope write"],
+  ["signin.withLogin", "tidegate login --profile admin --api-url {URL}"],
+  ["signin.withConsole", "tidegate --profile admin console"],
+  ["signin.withProject", "tidegate --profile admin project create shop"],
+  ["signin.withKey", "tidegate --profile admin key create PROJECT --scope read --scope write"],
 ];
 
 export function signIn(root, onSignedIn, reason, switches) {
@@ -32,14 +33,14 @@ export function signIn(root, onSignedIn, reason, switches) {
       reason && h("p", { class: "notice warn", role: "status" }, t(reason)),
       element,
       h("details", { class: "signin-help" }, h("summary", null, t("signin.where")), COMMANDS.map(([text, command]) =>
-        h("div", null, h("p", { class: "hint" }, t(text)), copyable(command.replace("{URL}", here), words(command.replace("{URL}", here)))))),
+        h("div", null, h("p", { class: "hint" }, words(t(text))), copyable(command.replace("{URL}", here), words(command.replace("{URL}", here)))))),
       h("div", { class: "signin-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
   element.querySelector("input").focus();
 }
 
-// Lines break between the words of a command, never at a hyphen or inside a URL.
-function words(command) {
-  return h("span", null, command.split(" ").flatMap((word) => [h("span", { class: "nowrap" }, word), " "]));
+// Lines break between words, never at the hyphen of an option or inside a URL.
+function words(text) {
+  return h("span", null, text.split(/([!-~]+)/).map((part) => (/[!-~]/.test(part) ? h("span", { class: "nowrap" }, part) : part)));
 }
 
 // The API's text explains how to send a key; here a key was sent, and it is not valid.

@@ -6,7 +6,7 @@ import { t } from "../i18n.js";
 import { card, crumbs, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
 import { field, FieldError, form, textLines } from "../parts/form.js";
-import { noteField } from "../parts/note.js";
+import { remarkField } from "../parts/note.js";
 import { labelsOf, wordsOf } from "./fleet.js";
 
 const MOST_TARGETS = 1000;
@@ -39,7 +39,7 @@ function distributionForm(files, query, go) {
       field("waves", t("jobs.waves"), { rows: 3, hint: t("jobs.wavesHint"), placeholder: "5 60 0\n50 60 5\n100" }),
       h("div", { class: "pair" }, field("mode", t("jobs.mode"), { placeholder: "0640", pattern: "[0-7]{3,4}" }), field("limit_rate", t("jobs.limitRate"), { type: "number", min: 1, step: "any", hint: t("jobs.limitRateHint") })),
       h("div", { class: "pair" }, field("swarm", t("projects.swarm"), { options: [["", t("jobs.asProject")], ["auto", t("projects.swarmAuto")], ["off", t("projects.swarmOff")]] }), field("activate_at", t("jobs.activateAt"), { type: "datetime-local", step: 1, hint: t("jobs.activateAtHint") })))),
-    noteField(),
+    remarkField("note"),
     field("callback", t("field.callback"), { type: "url", hint: t("field.callbackHint"), placeholder: "https://" }),
   ], t("jobs.send"), async (given, once) => {
     const file = files.find((each) => each.file_id === given.file);

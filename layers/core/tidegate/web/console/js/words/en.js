@@ -6,8 +6,8 @@ export const en = {
   },
   signin: {
     key: "Key", enter: "Sign in", unknownKey: "This key is not known, has expired or was revoked. Check that all of it was copied, or ask an admin for a new one.", notAKey: "A key has letters, digits, - and _ only: it begins with tg_ or tga_.", hint: "It stays in this tab and is forgotten when you close it.",
-    where: "Where do I get a key?", withLogin: "Once, with the admin key: make run prints it, make deploy writes it to .local/aws-admin-key.", withConsole: "Prints an address that opens this page signed in.", withKey: "Creates a key of one project, for you or a colleague.",
-    ticketUsed: "This link has been used or is older than a minute. Sign in with a key, or run tidegate console for a new link.",
+    where: "Where do I get a key?", withLogin: "Once, with the admin key: make run prints it, make deploy writes it to .local/aws-admin-key. In a clone the command is .venv/bin/tidegate.", withConsole: "Prints an address that opens this page signed in.", withProject: "Creates a project, if there is none yet, and prints its id.", withKey: "Creates a key of that project, for you or a colleague.",
+    ticketUsed: "This link has been used or is older than a minute. Sign in with a key, or run tidegate --profile admin console for a new link.",
   },
   live: {
     socket: "Live", polling: "Polling", connecting: "Connecting",

@@ -12,7 +12,7 @@ export const zhSchedules = {
     sheetName: "工作表名称", sheetNameHint: "用于 Excel；默认由标题得出。",
     fill: "填充自己设计的工作簿", fillNone: "不填充：普通表格", fillHint: "文件库中的 .xlsx，最大 10 MB。{value} 填入一个值，{column} 所在的行按数据逐行重复。", fillDrop: "将 .xlsx 拖到此处或点击选择，文件会存入文件库。", fillColumns: "表 {n} 的列（{sheet}，第 {row} 行）", fillNoTable: "模板为“{name}”重复一行：请添加以此为标题的表。", fillFrom: "{name} 对应的列",
     schedule: "由计划生成", openSchedule: "所属计划", copies: "副本", emails: "邮件", advanced: "直接数据源、邮件与速率",
-    email: "邮件通知", emailHint: "每行一个地址，最多 5 个。文件就绪后各收到一个链接。", source_rate: "对数据源的每秒请求数", sourceRateHint: "项目内所有设置了速率的导出合计。留空则不限。", password: "文件密码", passwordHint: "8 到 100 个 ASCII 字符。工作簿直接加密，其他格式打包为加密的 zip。不能用于定期导出。", unmask: "不使用项目的脱敏规则", unmaskHint: "需要 unmask 权限的密钥，会记入审计日志。", source_timeout: "数据源每页的超时（秒）", sourceTimeoutHint: "每页需要 30 秒以上的数据源使用，最多 600。",
+    email: "邮件通知", emailHint: "每行一个地址，最多 5 个。文件就绪后各收到一个链接。", source_rate: "对数据源的每秒请求数", sourceRateHint: "项目内所有设置了速率的导出合计。留空则不限。", password: "文件密码", passwordHint: "8 到 100 个 ASCII 字符。工作簿直接加密，其他格式打包为加密的 zip。不能用于定时导出。", unmask: "不使用项目的脱敏规则", unmaskHint: "需要 unmask 权限的密钥，会记入审计日志。", source_timeout: "数据源每页的超时（秒）", sourceTimeoutHint: "每页需要 30 秒以上的数据源使用，最多 600。",
     direct: "直接读取", directNone: "不使用：用上面的数据行或地址", directS3: "S3 中的文件", directHint: "须允许项目读取。此时上面填写的数据行仅用于预览。", bucket: "存储桶", key: "键", keyHint: "带表头行的 CSV，或 JSON Lines；不能是压缩文件。", byEnding: "按扩展名", s3Delimiter: "分隔符", s3Encoding: "编码",
     dynamodbQuery: "DynamoDB 查询", dynamodbHint: "JSON：table、key_condition、values；可选 index、names、filter、attributes、newest_first。", athenaQuery: "Athena 查询", athenaHint: "JSON：workgroup、sql；可选 database、catalog。", oneSource: "地址与直接数据源只能选一个。",
   },
