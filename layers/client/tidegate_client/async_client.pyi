@@ -9,36 +9,32 @@ import urllib3
 from typing_extensions import Self, Unpack
 
 from tidegate_client.client import Client
-from tidegate_client.inputs import (
-    FileOptions,
-    Presence,
-    Selection,
-    SubscriptionChanges,
-    SubscriptionOptions,
-    Target,
-    Transfer,
-    TransferResult,
-    Wave,
-)
+from tidegate_client.inputs import Presence, Transfer, TransferResult
 from tidegate_client.model import Model, Page
 from tidegate_client.models import (
     Agent,
     Batch,
+    BatchDownloadOptions,
     BatchItem,
+    BatchOptions,
     BatchRun,
     BatchSchedule,
     BatchSubmitted,
     Bulk,
     Business,
+    BusinessOptions,
     Credential,
+    DownloadOptions,
     DryRunItem,
     Enrolled,
     Enrolment,
+    EnrolmentOptions,
     Export,
     ExportRun,
     ExportSchedule,
     File,
     FileCreated,
+    FileOptions,
     HostFile,
     Job,
     JobMap,
@@ -49,17 +45,21 @@ from tidegate_client.models import (
     LogLine,
     Placeholders,
     Preview,
+    PreviewOptions,
     Project,
     ProjectDetail,
     Redriven,
     Release,
     ReleaseHost,
     Request,
+    RequestOptions,
     Revision,
     ScanRun,
     SignInTicket,
     Submitted,
     Subscription,
+    SubscriptionChanges,
+    SubscriptionOptions,
     Task,
     Ticket,
 )
@@ -119,7 +119,7 @@ class AsyncFiles:
         app_id: int,
         file_path: str,
         idempotency_key: str | None = ...,
-        **optional: Unpack[FileOptions],
+        **options: Unpack[FileOptions],
     ) -> FileCreated: ...
     async def parts(
         self, file_id: str, numbers: Sequence[int], sizes: Sequence[int] | None = ...
@@ -161,19 +161,12 @@ class AsyncDownloads:
         app_id: int,
         file_path: str,
         file_name: str,
+        file_signature: str,
         target_agent_id: str,
         target_user: str,
         target_file_dir: str,
-        file_signature: str,
-        target_container_id: str = ...,
-        mode: str | None = ...,
-        swarm: str | None = ...,
-        limit_rate: int | None = ...,
-        activate_at: str | None = ...,
-        note: str | None = ...,
-        callback: str | None = ...,
-        force: bool = ...,
         idempotency_key: str | None = ...,
+        **options: Unpack[DownloadOptions],
     ) -> Submitted: ...
     async def submit_batch(
         self,
@@ -182,21 +175,11 @@ class AsyncDownloads:
         app_id: int,
         file_path: str,
         file_name: str,
+        file_signature: str,
         target_user: str,
         target_file_dir: str,
-        file_signature: str,
-        targets: Sequence[Target] | None = ...,
-        groups: Sequence[str] | None = ...,
-        labels: Mapping[str, str] | None = ...,
-        waves: Sequence[Wave] | None = ...,
-        mode: str | None = ...,
-        swarm: str | None = ...,
-        limit_rate: int | None = ...,
-        activate_at: str | None = ...,
-        note: str | None = ...,
-        callback: str | None = ...,
-        force: bool = ...,
         idempotency_key: str | None = ...,
+        **options: Unpack[BatchDownloadOptions],
     ) -> BatchSubmitted: ...
     async def get(self, task_id: str) -> Task: ...
     async def list(
@@ -205,7 +188,7 @@ class AsyncDownloads:
 
 class AsyncJobs:
     async def get(self, job_id: str) -> Job: ...
-    async def update(self, job_id: str, *, note: str | None) -> Job: ...
+    async def update(self, job_id: str, **fields: Any) -> Job: ...
     async def cancel(self, job_id: str) -> Job: ...
     async def redrive(
         self,
@@ -249,15 +232,7 @@ class AsyncAgents:
         self, agent_id: str, *, groups: Sequence[str] | None = ..., labels: Mapping[str, str] | None = ...
     ) -> Agent: ...
     async def delete(self, agent_id: str) -> None: ...
-    async def create_enrolment(
-        self,
-        *,
-        groups: Sequence[str] | None = ...,
-        labels: Mapping[str, str] | None = ...,
-        uses: int | None = ...,
-        expires_in: int | None = ...,
-        replace: bool | None = ...,
-    ) -> Enrolment: ...
+    async def create_enrolment(self, **options: Unpack[EnrolmentOptions]) -> Enrolment: ...
     async def enrol(
         self, token: str, agent_id: str, *, version: str | None = ..., zone: str | None = ..., claim: str | None = ...
     ) -> Enrolled: ...
@@ -317,7 +292,7 @@ class AsyncExports:
     async def sample(self, source_url: str) -> Model: ...
     async def placeholders(self, file_id: str) -> Placeholders: ...
     async def get(self, task_id: str) -> Export: ...
-    async def update(self, task_id: str, *, note: str | None) -> Export: ...
+    async def update(self, task_id: str, **fields: Any) -> Export: ...
     async def list(
         self,
         *,
@@ -335,13 +310,13 @@ class AsyncExports:
     async def sync(self, fields: Mapping[str, Any], *, multiple: bool = ...) -> bytes: ...
 
 class AsyncBusinesses:
-    async def create(self, name: str, process_url: str, **optional: Any) -> Business: ...
+    async def create(self, name: str, process_url: str, **options: Unpack[BusinessOptions]) -> Business: ...
     async def update(self, biz_id: str, **fields: Any) -> Business: ...
     async def delete(self, biz_id: str) -> None: ...
     async def list(self, *, limit: int | None = ..., cursor: str | None = ...) -> AsyncPage[Business]: ...
 
 class AsyncBatches:
-    async def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch: ...
+    async def create(self, *, biz_id: str, name: str, rate: float, **options: Unpack[BatchOptions]) -> Batch: ...
     async def get(self, batch_id: str) -> Batch: ...
     async def list(
         self, *, status: str | None = ..., limit: int | None = ..., cursor: str | None = ...
@@ -368,11 +343,10 @@ class AsyncBatches:
         *,
         biz_id: str,
         name: str,
-        total: int | None,
         rate: float,
         timezone: str | None = ...,
         idempotency_key: str | None = ...,
-        **optional: Any,
+        **options: Unpack[BatchOptions],
     ) -> BatchSchedule: ...
     async def schedules(self, *, limit: int | None = ..., cursor: str | None = ...) -> AsyncPage[BatchSchedule]: ...
     async def schedule(self, schedule_id: str) -> BatchSchedule: ...
@@ -408,12 +382,8 @@ class AsyncRequests:
         kind: str,
         payload: Mapping[str, Any],
         *,
-        subscription_id: str | None = ...,
-        priority: int | None = ...,
-        channel: str | None = ...,
-        not_before: str | None = ...,
-        dedupe_key: str | None = ...,
         idempotency_key: str | None = ...,
+        **options: Unpack[RequestOptions],
     ) -> Request: ...
     async def get(self, request_id: str) -> Request: ...
     async def log(
@@ -428,15 +398,11 @@ class AsyncRequests:
     async def prioritize(self, request_id: str, priority: int) -> Request: ...
 
 class AsyncSubscriptions:
-    async def create(
-        self, name: str, source_url: str, *, schedule: str | None = ..., **optional: Unpack[SubscriptionOptions]
-    ) -> Subscription: ...
+    async def create(self, name: str, source_url: str, **options: Unpack[SubscriptionOptions]) -> Subscription: ...
     async def get(self, subscription_id: str) -> Subscription: ...
     async def list(self, *, limit: int | None = ..., cursor: str | None = ...) -> AsyncPage[Subscription]: ...
     async def update(self, subscription_id: str, changes: SubscriptionChanges) -> Subscription: ...
-    async def preview(
-        self, source_url: str, *, subscription_id: str | None = ..., **selection: Unpack[Selection]
-    ) -> Preview: ...
+    async def preview(self, source_url: str, **options: Unpack[PreviewOptions]) -> Preview: ...
     async def pause(self, subscription_id: str) -> Subscription: ...
     async def resume(self, subscription_id: str) -> Subscription: ...
     async def download(self, subscription_id: str, *, confirm_trash: int | None = ...) -> Request: ...

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,18 @@ else:
                 yield
         except asyncio.TimeoutError as error:
             raise TimeoutError from error
+
+
+@contextlib.contextmanager
+def lost_connections() -> Iterator[None]:
+    """Raises ConnectionResetError where a TLS transport of Python 3.9 or 3.10 has lost its connection.
+
+    It forgets its socket before it says so to its protocol; its methods then fail with AttributeError.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        raise ConnectionResetError("the connection was lost") from error
 
 
 def count_bits(number: int) -> int:

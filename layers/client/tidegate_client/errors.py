@@ -11,7 +11,7 @@ from typing import Any
 _QUERY = re.compile(r"\?[^\s'\"<>]*=[^\s'\"<>]*")
 
 
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def without_queries(text: object) -> str:
@@ -21,7 +21,7 @@ def without_queries(text: object) -> str:
 
 def printable(text: str, keep: str = "") -> str:
     """The text with escapes for what begins a line, moves a terminal's cursor or changes the direction of writing."""
-    return _CONTROLS.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
+    return CONTROLS.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
 
 
 class TidegateError(Exception):
@@ -90,7 +90,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: the key lacks the scope for this call."""
+    """403: the key lacks the scope for this call, or the project lacks a grant; `code` says which."""
 
 
 class NotFound(ApiError):
@@ -116,7 +116,7 @@ class RateLimited(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx, even after retries."""
+    """5xx: the API failed, also at the retries."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {

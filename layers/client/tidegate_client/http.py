@@ -8,8 +8,9 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from urllib import request
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -202,9 +203,38 @@ def checked_key(key: str | None) -> str | None:
     return stripped or None
 
 
+@dataclass(frozen=True)
+class Written:
+    """A decimal of JSON as it was written. As a float, 100.00 would become 100.0."""
+
+    text: str
+
+
+def read_written(text: str) -> Any:
+    """The value of JSON, for a body: its decimals are sent as they were written. ValueError if it is not JSON."""
+    return json.loads(text, parse_float=Written)
+
+
+# Before the digits of a number, in a text that is to become one.
+_NUMBER = f"{uuid.uuid4().hex}:"
+
+
+def _sendable(value: object) -> str | dict[Any, Any] | list[Any]:
+    if isinstance(value, Written):
+        return _NUMBER + value.text
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{_NUMBER}{value}"
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
+        return list(value)
+    raise TypeError(f"{value!r:.100} cannot be sent as JSON: send text, a number, a list or a dict")
+
+
 def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False).encode()
+        text = json.dumps(body, ensure_ascii=False, default=_sendable)
+        return re.sub(f'"{_NUMBER}([^"]*)"', r"\1", text).encode() if _NUMBER in text else text.encode()
     except UnicodeEncodeError as error:
         # Python reads a file name that is not UTF-8 as lone surrogates, which cannot be encoded.
         raise UsageError(f"{error.object[max(0, error.start - 40) : error.end + 40]!r} is not valid UTF-8") from error
@@ -300,7 +330,9 @@ class Http:
                 redirect=False,
             )
         except MaxRetryError as error:
-            raise Unreachable(f"the API at {self.api_url} does not answer: {error.reason}; {_UNREACHABLE}") from error
+            # urllib3 begins with the host and port, which the address has already.
+            reason = re.sub(r"^\w+\(host=[^)]*\): (Failed to establish a new connection: )?", "", str(error.reason))
+            raise Unreachable(f"the API at {self.api_url} does not answer: {reason}; {_UNREACHABLE}") from error
         except HTTPError as error:
             reason = without_queries(error)
             raise Unreachable(f"the API at {self.api_url} does not answer: {reason}; {_UNREACHABLE}") from error

@@ -1,10 +1,9 @@
-"""Plain dicts with a declared shape: what callers send, and what the agent reads and reports.
+"""Plain dicts with a declared shape: what the agent reads and reports.
 
-Import them from `tidegate_client.models`, which has the records of the API too."""
+`tidegate_client.models`, which has the records of the API and what callers send, has them too."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Union
 
 if TYPE_CHECKING:
@@ -12,72 +11,6 @@ if TYPE_CHECKING:
 
 # Data that callers store with a batch: any JSON.
 Json = Union[dict[str, object], list[object], str, float, bool, None]
-
-
-class Target(TypedDict):
-    agent_id: str
-    container_id: NotRequired[str]
-
-
-class Wave(TypedDict):
-    percent: int
-    wait_s: NotRequired[int]
-    max_failed_percent: NotRequired[int]
-
-
-class Politeness(TypedDict, total=False):
-    """Limits for reading a source."""
-
-    connections: int | None
-    bytes_per_s: int | None
-    delay_s: float | None
-    host_downloads: int | None
-
-
-class Selection(TypedDict, total=False):
-    """How a source is read, which of its files are taken, and their paths in the library."""
-
-    format: str | None
-    include: Sequence[str] | None
-    exclude: Sequence[str] | None
-    file_path: str | None
-    recursive: bool | None
-
-
-class SubscriptionOptions(Selection, total=False):
-    timezone: str | None
-    biz_id: int | None
-    app_id: int | None
-    credentials: str | None
-    compare: str | None
-    on_delete: str | None
-    concurrency: int | None
-    priority: int | None
-    politeness: Politeness | None
-
-
-class SubscriptionChanges(SubscriptionOptions, total=False):
-    name: str
-    source_url: str
-    schedule: str | None
-    paused: bool
-    revision: int
-
-
-class FileOptions(TypedDict, total=False):
-    """Options of `files.create`. With a `source_url` the file is ingested from there."""
-
-    file_name: str | None
-    signature: str | None
-    size: int | None
-    multipart: bool | None
-    callback: str | None
-    source_url: str | None
-    mirrors: Sequence[str] | None
-    channel: str | None
-    credentials: str | None
-    priority: int | None
-    politeness: Politeness | None
 
 
 class SwarmFigures(TypedDict):
@@ -143,30 +76,3 @@ class TransferResult(TypedDict):
     end_time: NotRequired[str]
     # With error_code 115: the host has the whole file, and waits for `activate_at`.
     staged_at: NotRequired[str]
-
-
-class GseGrant(TypedDict, total=False):
-    # Patterns of agent ids, or of `agent_id/container_id`.
-    targets: list[str]
-    dirs: list[str]
-    users: list[str]
-
-
-class Quotas(TypedDict, total=False):
-    stored_bytes: int | None
-    queued: int | None
-    running: int | None
-    requests_per_s: int | None
-    runner_hours_per_day: int | None
-    egress_bytes_per_day: int | None
-    targets_per_day: int | None
-    outgoing_calls_per_day: int | None
-    export_schedules: int | None
-    batch_schedules: int | None
-    subscriptions: int | None
-    businesses: int | None
-    batches: int | None
-    unstarted_batches: int | None
-    open_uploads: int | None
-    slow_calls: int | None
-    share: dict[str, int] | None

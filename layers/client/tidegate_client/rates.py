@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Union
 
-# --- backoff
-# Growing pauses between attempts.
-
 
 @dataclass
 class Backoff:

@@ -77,9 +77,7 @@ class Socket:
         query = urlencode({**(host_facts or {}), "ticket": ticket["ticket"]})
         try:
             self._connection: Any = self._library.create_connection(
-                f"{address}?{query}",
-                timeout=timeout,
-                **_proxy_options(proxy),
+                f"{address}?{query}", timeout=timeout, **_proxy_options(proxy)
             )
         except self._broken as error:
             raise SocketFailed(f"the WebSocket at {address} cannot be opened: {without_queries(error)}") from None

@@ -32,6 +32,14 @@ AGENT = "agent-1"
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
+def _is_open(goal: dict[str, Any], said: dict[str, dict[str, Any]]) -> bool:
+    """Whether a host is sent what it misses, as `rollout.ask` has it: not what it has reached or refused."""
+    last = said.get(goal["name"])
+    if last is None or last["revision"] < goal["revision"]:
+        return True
+    return bool(last["state"] == "drifted" and goal["heal"])
+
+
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -207,7 +215,11 @@ class AgentApi:
             self._take(handler, body["items"])
         elif handler.command == "PUT" and handler.path.endswith("/releases"):
             self.asks.append(body)
-            items = [goal | {"sending": self._send_missing(goal, body["has"])} for goal in self.goals]
+            said = {report["name"]: report for report in body["releases"]}
+            items = [
+                goal | {"sending": self._send_missing(goal, body["has"])} if _is_open(goal, said) else goal
+                for goal in self.goals
+            ]
             handler.answer(200, json.dumps({"items": items}).encode())
         elif handler.command == "PUT":
             self.presences.append(body)

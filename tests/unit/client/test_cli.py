@@ -125,13 +125,17 @@ def test_errors_are_json_with_the_json_option(logged_in: HTTPServer, capsys: pyt
     assert (problem["code"], problem["status"], problem["error"]) == ("not_found", 404, "NotFound")
 
 
-def test_failing_api_exits_7_and_absent_api_exits_6(logged_in: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_api_exits_7_and_absent_api_exits_6(
+    logged_in: HTTPServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("tidegate_client.http.BoundedRetry.get_backoff_time", lambda _self: 0.01)
     logged_in.expect_request("/v1/queue/stats").respond_with_json({}, 500)
     assert main(["queue", "stats"]) == 7
 
-    monkeypatch.setenv("TIDEGATE_API_URL", f"http://127.0.0.1:{free_port()}")
+    absent = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("TIDEGATE_API_URL", absent)
     assert main(["queue", "stats"]) == 6
+    assert f"the API at {absent} does not answer: [Errno " in capsys.readouterr().err
 
 
 def test_missing_login_exits_3_and_wrong_usage_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +145,18 @@ def test_missing_login_exits_3_and_wrong_usage_exits_2(capsys: pytest.CaptureFix
         with pytest.raises(SystemExit) as raised:
             main(wrong)
         assert raised.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"), [([], "distribute"), (["batch"], "create"), (["batch", "schedule"], "runs")]
+)
+def test_command_without_its_subcommand_lists_them(
+    words: list[str], listed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert f"\n    {listed} " in capsys.readouterr().err
 
 
 def test_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,6 +189,32 @@ def test_tables_align_wide_characters(logged_in: HTTPServer, capsys: pytest.Capt
         "PROJECT ID  NAME  GROUP",
         "p1          海门  -",
         "p2          tide  g",
+    ]
+
+
+def test_records_inside_a_record_are_a_table_below_it(
+    logged_in: HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [
+        {"file_name": "app.conf", "target_file_dir": "/etc/app", "mode": "0640", "unpack": None},
+        {"file_name": "app.tar", "target_file_dir": "/srv/app", "mode": None, "unpack": None},
+    ]
+    release = {"name": "app", "files": files, "waves": [{"percent": 10, "wait_s": 300}], "withdrawn": [], "note": None}
+    logged_in.expect_request("/v1/releases/app").respond_with_json(release)
+
+    main(["release", "show", "app"])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "name  app",
+        "",
+        "files",
+        "  FILE NAME  TARGET FILE DIR  MODE",
+        "  app.conf   /etc/app         0640",
+        "  app.tar    /srv/app         -",
+        "",
+        "waves",
+        "  PERCENT  WAIT S",
+        "  10       300",
     ]
 
 

@@ -14,6 +14,7 @@ from pytest_httpserver import HTTPServer
 from tests.support.http_servers import serve
 from tidegate_client.cli import main
 from tidegate_client.client import Client
+from tidegate_client.config import Config, load, save
 from tidegate_client.errors import BadAnswer, ConfigError, UsageError
 
 NAMED = {"project_id": "p", "name": "潮é"}
@@ -84,6 +85,35 @@ def test_key_with_a_trailing_line_break_works(httpserver: HTTPServer, tmp_path: 
 def test_malformed_key_is_refused_before_it_is_sent(key: str) -> None:
     with pytest.raises(ConfigError, match="copy it again"):
         Client("http://127.0.0.1:1", key)
+
+
+@pytest.mark.parametrize(("status", "code", "kept"), [(200, 2, "tg_own"), (403, 0, "tg_new"), (401, 0, "tg_new")])
+def test_enrolment_of_a_host_replaces_no_login_of_a_person(
+    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, status: int, code: int, kept: str
+) -> None:
+    monkeypatch.delenv("TIDEGATE_KEY")
+    url = httpserver.url_for("").rstrip("/")
+    save(Config(api_url=url, key="tg_own"))
+    httpserver.expect_request("/v1/me").respond_with_json({"scopes": ["read"], "code": "no", "detail": "no"}, status)
+    made = {"project_id": "p", "agent_id": "h-1", "key_id": "k", "key": "tg_new"}
+    httpserver.expect_request("/v1/agents/enrol", method="POST").respond_with_json(made, 201)
+
+    assert main(["agent", "enrol", "--url", url, "--token", "tge_x", "--agent-id", "h-1"]) == code
+
+    assert load().key == kept
+
+
+def test_next_command_of_an_enrolled_host_names_its_profile(
+    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TIDEGATE_KEY")
+    url = httpserver.url_for("").rstrip("/")
+    made = {"project_id": "p", "agent_id": "h-1", "key_id": "k", "key": "tg_new"}
+    httpserver.expect_request("/v1/agents/enrol", method="POST").respond_with_json(made, 201)
+
+    assert main(["--profile", "host", "agent", "enrol", "--url", url, "--token", "tge_x", "--agent-id", "h-1"]) == 0
+
+    assert "next: tidegate --profile host agent install --agent-id h-1" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:4566/tidegate", "tidegate.example", "ftp://x", "https://", ""])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_httpserver import HTTPServer
+from pytest_httpserver import HTTPServer, RequestHandler
 
 from tests.unit.client.fakes import Store
 from tidegate.distribution.model import job_key
 from tidegate_client import watching
 from tidegate_client.cli import main
+from tidegate_client.client import Client
 
 SIGNATURE = "ab" * 32
 TASK = "AsyncDownloadTask:1:2:/a/b:0b50a6a8-7e5b-4f39-9f0e-2f2f6ad0c111"
@@ -154,8 +156,28 @@ def test_csv_has_a_byte_order_mark_by_default(
     assert main(["export", "submit", "--name", "n", "--data", str(rows), *arguments]) == 0
     sent = api.log[0][0].get_json()
     assert sent.get("encoding") == encoding
-    # As text: a float would be 100.0.
-    assert sent["source_data"] == '[{"a": 100.00}]'
+    assert b'"source_data": [{"a": 100.00}]' in api.log[0][0].data
+
+
+def test_json_of_any_option_keeps_its_digits(api: HTTPServer) -> None:
+    api.expect_request("/v1/task", method="POST").respond_with_json({"task_id": "t1"}, status=202)
+    more = '{"source_data": [{"a": 12345678901234567.890}], "fill": {"values": {"b": 0.0000001}}}'
+    texts = ["--header", '{"sum": 100.00}', "--footer", '{"tax": 1.10, "said": "1.10"}']
+    assert main(["export", "submit", "--name", "n", "--fields", more, *texts]) == 0
+    assert main(["api", "POST", "/v1/task", "-d", more]) == 0
+    by_options, by_api = (request.data.decode() for request, _ in api.log)
+    assert '"header": {"sum": 100.00}, "footer": {"tax": 1.10, "said": "1.10"}' in by_options
+    assert more[1:-1] in by_options
+    assert by_api == more
+
+
+def test_decimals_of_a_program_are_sent_as_numbers(api: HTTPServer) -> None:
+    api.expect_request("/v1/task", method="POST").respond_with_json({"task_id": "t1"}, status=202)
+    client = Client(api.url_for(""), "k")
+    client.exports.submit({"name": "n", "source_data": [{"a": Decimal("100.00"), "b": Decimal(7)}]})
+    assert b'[{"a": 100.00, "b": 7}]' in api.log[0][0].data
+    with pytest.raises(TypeError, match="cannot be sent"):
+        client.exports.submit({"name": "n", "source_data": [{"a": Decimal("NaN")}]})
 
 
 def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +198,13 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
         ("request cancel r1", "POST", "/v1/requests/r1/cancel", {}),
         ("request prioritize r1 2", "POST", "/v1/requests/r1/prioritize", {"priority": 2}),
         ("request create check --priority 1", "POST", "/v1/requests", {"type": "check", "payload": {}, "priority": 1}),
+        ("request retry-now r1", "POST", "/v1/requests/r1/retry-now", {}),
+        (
+            "request bulk retry-now --type download",
+            "POST",
+            "/v1/requests/bulk",
+            {"action": "retry-now", "type": "download", "cursor": None},
+        ),
         ("subscription create s https://x", "POST", "/v1/subscriptions", {"name": "s", "source_url": "https://x"}),
         (
             "subscription update s1 --name none --schedule none",
@@ -184,6 +213,12 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
             {"name": "none", "schedule": None},
         ),
         ("subscription download s1", "POST", "/v1/subscriptions/s1/download", {}),
+        (
+            "subscription update s1 --recursive --on-delete trash --compare head",
+            "PATCH",
+            "/v1/subscriptions/s1",
+            {"recursive": True, "on_delete": "trash", "compare": "head"},
+        ),
         ("batch start b1", "POST", "/v1/batches/b1/start", {}),
         ("batch stop b1", "POST", "/v1/batches/b1/stop", {}),
         ("batch rate b1 50", "PATCH", "/v1/batches/b1", {"rate": 50}),
@@ -192,6 +227,12 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
             "PATCH",
             "/v1/batches/b1",
             {"on_item_failure": "skip", "rate": 5},
+        ),
+        (
+            'batch update b1 --concurrency 4 --retries 2 --retry-delay 0 --item-timeout 60 --backoff {"base":2}',
+            "PATCH",
+            "/v1/batches/b1",
+            {"concurrency": 4, "retries": 2, "retry_delay": 0, "item_timeout": 60, "backoff": {"base": 2}},
         ),
         ("biz create n https://x", "POST", "/v1/biz", {"name": "n", "process_url": "https://x"}),
         (
@@ -317,10 +358,61 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
 def test_each_command_calls_its_route(
     api: HTTPServer, command: str, method: str, path: str, body: dict[str, Any]
 ) -> None:
-    api.expect_request(path, method).respond_with_json({"ok": True, "deleted": 2, "callback_secret": "whsec_x"})
+    made = {"ok": True, "deleted": 2, "callback_secret": "whsec_x", "project_id": "p1", "batch_id": "b1"}
+    made |= {"changed": 1, "skipped": 0}
+    api.expect_request(path, method).respond_with_json(made)
 
     assert main([*command.split(), "--json"]) == 0
     assert sent(api, path) == [body]
+
+
+def test_confirmed_deletions_are_named_in_the_url(api: HTTPServer) -> None:
+    api.expect_request("/v1/subscriptions/s1/download", "POST").respond_with_json({"request_id": "r1"}, 202)
+    assert main(["subscription", "download", "s1", "--confirm-trash", "40"]) == 0
+    assert [request.query_string for request, _ in api.log] == [b"confirm_trash=40"]
+
+
+def test_large_report_is_asked_for_until_it_is_ready(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate_client.cli.commands.batches.time.sleep", lambda _: None)
+
+    def asked() -> RequestHandler:
+        query = {"all": "true", "format": "csv"}
+        return api.expect_ordered_request("/v1/batches/b1/results", "GET", query_string=query)
+
+    not_ready = {"code": "not_ready", "detail": "3 of 9 parts of the report are ready: ask again"}
+    for _ in range(2):
+        asked().respond_with_json(not_ready, 409)
+    asked().respond_with_json({"url": "https://s3.example/report", "file_name": "r.csv"})
+
+    assert main(["batch", "results", "b1", "--all", "--format", "csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["url"] == "https://s3.example/report"
+
+
+def test_new_project_and_batch_name_the_next_command(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    api.expect_request("/v1/projects", "POST").respond_with_json({"project_id": "p1"}, 201)
+    api.expect_request("/v1/batches", "POST").respond_with_json({"batch_id": "b1"}, 201)
+
+    assert main(["project", "create", "name"]) == 0
+    assert main(["batch", "create", "--biz", "b", "--name", "n", "--total", "5", "--rate", "5"]) == 0
+
+    assert capsys.readouterr().err.splitlines() == [
+        "next: tidegate key create p1 --scope read --scope write",
+        "next: tidegate batch start b1 --watch",
+    ]
+
+
+def test_rows_are_read_from_a_file_named_with_or_without_an_at(
+    api: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.expect_request("/v1/task", "POST").respond_with_json({"task_id": "req-1"}, 202)
+    (tmp_path / "rows.json").write_text('[{"a": "1"}]')
+
+    assert [main(["export", "submit", "--name", "n", "--data", name]) for name in ("rows.json", "@rows.json")] == [0, 0]
+    assert [body["source_data"] for body in sent(api, "/v1/task")] == [[{"a": "1"}]] * 2
+    assert main(["export", "submit", "--name", "n", "--data", "other.json"]) == 1
+    assert capsys.readouterr().err.endswith("tidegate: other.json: No such file or directory\n")
 
 
 def test_webhook_secret_prints_the_secret_of_an_origin(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,6 +430,9 @@ def test_webhook_secret_prints_the_secret_of_an_origin(api: HTTPServer, capsys: 
         ("subscription delete s1", "/v1/subscriptions/s1"),
         ("export unschedule s1", "/v1/export-schedules/s1"),
         ("batch schedule delete s1", "/v1/batch-schedules/s1"),
+        ("batch delete b1", "/v1/batches/b1"),
+        ("biz delete z1", "/v1/biz/z1"),
+        ("queue clear-pause https://files.example", "/v1/host-pauses/https:files.example"),
         ("credential delete shop", "/v1/credentials/shop"),
         ("project retire-secret p1", "/v1/projects/p1/callback-secrets/previous"),
     ],
@@ -357,6 +452,7 @@ def test_each_delete_command_calls_its_route(api: HTTPServer, command: str, path
         ("project show p1", "/v1/projects/p1"),
         ("export schedules", "/v1/export-schedules"),
         ("export runs s1", "/v1/export-schedules/s1/runs"),
+        ("queue host-pauses", "/v1/host-pauses"),
         ("batch schedule list", "/v1/batch-schedules"),
         ("batch schedule show s1", "/v1/batch-schedules/s1"),
         ("batch schedule runs s1", "/v1/batch-schedules/s1/runs"),
@@ -525,3 +621,86 @@ def test_watch_of_a_superseded_task_ends(api: HTTPServer, capsys: pytest.Capture
     assert main(["distribute", "watch", TASK.rsplit(":", 1)[-1], "--poll", "--timeout", "5"]) == 1
 
     assert "superseded by newer content" in capsys.readouterr().err
+
+
+def test_release_put_sends_what_its_options_say(api: HTTPServer) -> None:
+    answer = {"name": "app", "revision": 1, "status": "rolling"}
+    api.expect_request("/v1/releases/app", "PUT").respond_with_json(answer, 201)
+    hosts = ["--group", "web", "--label", "zone=a", "--target", "h-1"]
+    limits = ["--wave", "1:300:0", "--wave", "50", "--on-failure", "stop", "--keep", "3", "--heal"]
+    checks = ["--hook", "reload", "--health", "http://127.0.0.1:8080/healthz", "--health-timeout", "9", "--soak", "120"]
+    files = ["--file", "f-1=/etc/app", "--tar", "f-2=/srv/app", "--user", "root"]
+
+    assert main(["release", "put", "app", *files, *hosts, *limits, *checks, "--activate", "manual"]) == 0
+
+    assert sent(api, "/v1/releases/app")[0] == {
+        "files": [
+            {"file_id": "f-1", "target_file_dir": "/etc/app", "target_user": "root"},
+            {"file_id": "f-2", "target_file_dir": "/srv/app", "target_user": "root", "unpack": "tar"},
+        ],
+        "targets": {"groups": ["web"], "labels": {"zone": "a"}, "agents": ["h-1"]},
+        "waves": [{"percent": 1, "wait_s": 300, "max_failed_percent": 0}, {"percent": 50}],
+        "on_failure": "stop",
+        "keep": 3,
+        "heal": True,
+        "hook": "reload",
+        "health": {"url": "http://127.0.0.1:8080/healthz", "timeout_s": 9, "soak_s": 120},
+        "activate": "manual",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--group", "web"], "which files?"),
+        (["--file", "f-1=/etc/app"], "for which hosts?"),
+        (["--file", "f-1=etc", "--group", "web"], "is not FILE=/directory"),
+        (["--file", "f-1=/etc", "--group", "web", "--soak", "9"], "need --health"),
+        (["--file", "f-1=/etc", "--group", "web", "--wave", "1:x"], "is not PERCENT"),
+    ],
+)
+def test_release_put_without_sense_sends_nothing(
+    api: HTTPServer, options: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["release", "put", "app", "--user", "root", *options])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    assert code == 2
+    assert fault in capsys.readouterr().err
+    assert api.log == []
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "body"),
+    [
+        (["rollback", "app"], "rollback", {}),
+        (["rollback", "app", "--to", "3"], "rollback", {"to": 3}),
+        (["gate", "app", "--pass"], "gate", {"pass": True}),
+        (["gate", "app", "--fail", "--reason", "budget"], "gate", {"pass": False, "reason": "budget"}),
+    ],
+)
+def test_release_goes_back_and_is_judged_by_one_command(
+    api: HTTPServer, words: list[str], path: str, body: dict[str, Any]
+) -> None:
+    api.expect_request(f"/v1/releases/app/{path}", "POST").respond_with_json({"name": "app"}, 202)
+
+    assert main(["release", *words]) == 0
+
+    assert sent(api, f"/v1/releases/app/{path}") == [body]
+
+
+def test_drift_and_files_of_a_host_are_tables(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    drift = {"agent_id": "web-1", "revision": 4, "drift": ["/etc/app/a: its content was changed"], "reported_at": "t"}
+    api.expect_request("/v1/releases/app/drift").respond_with_json({"items": [drift], "next_cursor": None})
+    file = {"path": "/etc/app/a", "sha256": SIGNATURE, "release": "app", "revision": 4, "drift": None}
+    api.expect_request("/v1/agents/web-1/files").respond_with_json({"items": [file], "next_cursor": None})
+
+    assert main(["release", "drift", "app"]) == 0
+    assert main(["fleet", "show", "web-1", "--files"]) == 0
+
+    told = capsys.readouterr().out.splitlines()
+    assert "web-1" in told[1]
+    assert "its content was changed" in told[1]
+    assert told[3].split()[:1] == ["/etc/app/a"]
+    assert "app" in told[3]

@@ -9,6 +9,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import urllib3
@@ -191,6 +193,32 @@ def test_error_without_a_problem_document_is_typed_by_status(httpserver: HTTPSer
 def test_closed_port_is_unreachable() -> None:
     with pytest.raises(Unreachable):
         Client(f"http://127.0.0.1:{free_port()}", "k", attempts=1, backoff=0.01).projects.list()
+
+
+def test_options_may_be_any_mapping_and_any_collection(httpserver: HTTPServer, client: Client) -> None:
+    seen = answers(httpserver)
+    place: Any = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a", "file_signature": "0" * 64}
+    targets: Any = ({"agent_id": name} for name in ("h-1", "h-2"))
+    labels = MappingProxyType({"zone": "a"})
+    client.downloads.submit_batch(**place, target_user="u", target_file_dir="/d", targets=targets, labels=labels)
+    client.agents.create_enrolment(groups=("web",), labels=labels)
+
+    submitted, enrolment = (request.get_json() for request in seen)
+    assert (submitted["targets"], submitted["labels"]) == ([{"agent_id": "h-1"}, {"agent_id": "h-2"}], {"zone": "a"})
+    assert enrolment == {"groups": ["web"], "labels": {"zone": "a"}}
+    with pytest.raises(TypeError, match="cannot be sent"):
+        client.exports.submit({"name": b"n"})
+
+
+def test_number_0_is_sent_and_options_without_a_value_are_not(httpserver: HTTPServer, client: Client) -> None:
+    """An older API refuses fields that it does not know. `uses: 0` is for the API to refuse: left out, it meant 1."""
+    seen = answers(httpserver)
+    client.agents.create_enrolment(uses=0, expires_in=0, groups=[], labels={}, replace=False)
+    client.subscriptions.preview("https://files.example/", subscription_id=None, format="html")
+
+    enrolment, preview = (request.get_json() for request in seen)
+    assert enrolment == {"uses": 0, "expires_in": 0}
+    assert preview == {"source_url": "https://files.example/", "format": "html"}
 
 
 def test_pages_are_walked_to_the_end(httpserver: HTTPServer, client: Client) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from local import async_stub, sdk_models
 from tests.support.http_servers import Handler, serve
-from tidegate_client import config
+from tidegate_client import config, models
 from tidegate_client.async_client import AsyncClient
 from tidegate_client.cli import build_parser, main
 from tidegate_client.cli.completion import words_of
@@ -63,6 +63,12 @@ def test_fields_are_attributes_and_nested_ones_are_models() -> None:
     assert Preview({"items": [{"url": "u"}]}).items_[0].url == "u"
     with pytest.raises(AttributeError):
         export.no_such_field  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_shapes_and_pages_are_imported_from_the_models_as_in_1_1() -> None:
+    former = """FileOptions GseGrant Json Model Page Politeness Presence Quotas Selection SubscriptionChanges
+        SubscriptionOptions SwarmFigures Target Transfer TransferResult Wave"""
+    assert [name for name in former.split() if not hasattr(models, name)] == []
 
 
 def test_declared_field_that_is_absent_is_none_and_nested_records_are_shaped() -> None:
@@ -129,8 +135,7 @@ def test_help_of_both_clients_shows_the_methods_of_resources() -> None:
     for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
         # Python 3.13 puts the parameters of a long signature on lines of their own.
         shown = re.sub(r"[\s|]+", " ", pydoc.plain(pydoc.render_doc(client.subscriptions))).replace("( self", "(self")
-        assert "preview(self, source_url: 'str', *, subscription_id: " in shown
-        assert "**selection: 'Unpack[Selection]'" in shown
+        assert "preview(self, source_url: 'str', **options: 'Unpack[PreviewOptions]') -> 'Preview'" in shown
         assert "Lists the files that a source would bring" in shown
     assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
 

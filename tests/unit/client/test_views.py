@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
 from tidegate_client.cli.output import ByteBar, Live, Output, Speed, human_bytes, human_seconds
 from tidegate_client.cli.views import Overview, line_of
+from tidegate_client.errors import ApiError
 from tidegate_client.records import Change
 
 
@@ -190,3 +192,33 @@ def test_more_records_than_the_terminal_has_lines_are_counted(monkeypatch: pytes
     overview = Overview(output(terminal), 3)
     overview.show(Change("a", {"status": "completed", "name": "first"}))
     assert "1/3  completed 1" in terminal.getvalue()
+
+
+# What a host, a source or a business may send: it sets a title, clears the screen, hides a line, turns the text round.
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2K\rSuccess\u202e\nhost-2  Success"
+CONTROLS = ("\x1b", "\x07", "\x9b", "\u202e", "\r")
+
+
+def test_what_a_host_reports_does_not_control_the_terminal() -> None:
+    terminal = Terminal()
+    shown, record = output(terminal), {"target_agent_id": "host-1", "file_name": "a", "status": "Failed"}
+    overview = Overview(shown, count=1)
+    overview.show(Change("task", {**record, "error_msg": HOSTILE}))
+    drawn = terminal.getvalue().replace("\r\x1b[2K", "")
+    assert [char for char in CONTROLS if char in drawn] == []
+    assert "\n" not in drawn
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_no_value_name_or_fault_of_an_answer_controls_the_terminal(*, as_json: bool) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    shown = Output(as_json=as_json, out=out, err=err)
+    nested = {"name": "app", "job_data": {HOSTILE: {"x": 1}}, "rows": [{HOSTILE: HOSTILE}], "deep": [[{"a": HOSTILE}]]}
+    shown.record(nested)
+    shown.table([nested], ["name", "deep"])
+    shown.note(HOSTILE.replace("\n", " "))
+    shown.error(ApiError(422, "invalid", "no", errors=[{"loc": ["body", HOSTILE], "msg": HOSTILE}]))
+    assert [char for char in CONTROLS if char in out.getvalue() + err.getvalue()] == []
+    assert not any(line.startswith("host-2") for line in (out.getvalue() + err.getvalue()).splitlines())
+    if as_json:
+        assert json.JSONDecoder().raw_decode(out.getvalue())[0] == nested

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 
 import pytest
 import urllib3
+from pytest_httpserver import HTTPServer
 from standardwebhooks.webhooks import Webhook
 
 from tests.support.http_servers import free_port
@@ -157,6 +158,21 @@ def test_webhook_listen_answers_400_to_an_odd_length(length: str) -> None:
         caller.sendall(f"POST / HTTP/1.0\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
         listener.handle_request()
         assert caller.recv(100).startswith(b"HTTP/1.0 400")
+
+
+def test_webhook_listen_gets_its_secret_with_the_login(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEGATE_CALLBACK_SECRET", raising=False)
+    monkeypatch.setenv("TIDEGATE_API_URL", httpserver.url_for("").rstrip("/"))
+    monkeypatch.setenv("TIDEGATE_KEY", "tg_k")
+    port = free_port()
+    asked = {"origin": f"http://127.0.0.1:{port}"}
+    httpserver.expect_oneshot_request("/v1/callback-secret", query_string=asked).respond_with_json(
+        {"callback_secret": SECRET}
+    )
+
+    assert main(["webhook", "listen", "--port", str(port), "--count", "0"]) == 0
+    httpserver.check_assertions()
+    assert len(httpserver.log) == 1
 
 
 def test_webhook_listen_names_the_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

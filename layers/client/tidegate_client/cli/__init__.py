@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from tidegate_client.cli import completion
 from tidegate_client.cli.commands import (
@@ -58,8 +58,17 @@ EPILOG = f"""`tidegate login` stores the API's address and a key; TIDEGATE_API_U
 {MEANINGS}"""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Where no command was given, lists the commands instead of saying only that one is needed."""
+        if message.endswith("required: COMMAND"):
+            self.print_help(sys.stderr)
+            self.exit(2)
+        super().error(message)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tidegate",
         description="Tidegate: files, distribution to hosts, exports, batches, the queue, and the agent on a host.",
         epilog=EPILOG,

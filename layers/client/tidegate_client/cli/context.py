@@ -16,11 +16,10 @@ from tidegate_client.model import Page
 from tidegate_client.resources.paging import walk
 from tidegate_client.webhooks import NotVerified
 
-# --- exits
-# Exit codes by kind of error, for scripts.
-
 
 class Exit(IntEnum):
+    """Exit codes by kind of error, for scripts."""
+
     OK = 0
     FAILED = 1
     USAGE = 2
@@ -99,6 +98,11 @@ class Context:
     def _print_call(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
         print(f"{method} {path} → {status} in {seconds * 1000:.0f} ms ({request_id})", file=self.output.err)
 
+    def suggest(self, command: str) -> None:
+        """Names the command that usually comes next, for the same login."""
+        profile = getattr(self.args, "profile", None)
+        self.output.note(f"next: tidegate {f'--profile {profile} ' if profile else ''}{command}")
+
     def show_list(self, page: Callable[[str | None], Page[Any]], columns: Sequence[str]) -> None:
         """Prints one page, from --cursor on, or all pages with --all."""
         if self.args.all:
@@ -126,10 +130,21 @@ def common_options() -> argparse.ArgumentParser:
 class Group:
     """A command with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` returns a parser.
 
-    `old` is a former name, which still works and is not shown in the help.
+    `resource` finds a part of the client, of which `call` and `pages` take methods; `key` names the id of its records.
+    `old` is a former name of the command, which still works and is not in the help.
     """
 
-    def __init__(self, subparsers: Subparsers, name: str, help_text: str, *, old: str | None = None) -> None:
+    def __init__(
+        self,
+        subparsers: Subparsers,
+        name: str,
+        help_text: str,
+        resource: Callable[[Client], Any] = lambda client: client,
+        key: str = "",
+        *,
+        old: str | None = None,
+    ) -> None:
+        self._resource, self._key = resource, key
         parser = subparsers.add_parser(name, help=help_text, description=help_text, parents=[common_options()])
         self._inner = parser.add_subparsers(metavar="COMMAND", required=True, dest=f"{name}_command")
         if old:
@@ -140,12 +155,65 @@ class Group:
         """Adds a former name of a command, which works and is not shown in the help."""
         self._inner.choices[name] = parser
 
-    def group(self, name: str, help_text: str) -> Group:
-        """Adds a subcommand that has subcommands of its own."""
-        return Group(self._inner, name, help_text)
+    def group(self, name: str, help_text: str, key: str) -> Group:
+        """Adds a subcommand that has subcommands of its own, on the same resource."""
+        return Group(self._inner, name, help_text, self._resource, key)
 
     def command(self, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
         return add_command(self._inner, name, run, help_text)
+
+    def call(
+        self,
+        name: str,
+        method: Callable[..., Any],
+        help_text: str,
+        key: str | None = None,
+        /,
+        **options: Mapping[str, Any],
+    ) -> None:
+        """Adds a command that prints what a method of the resource returns for an id, or that it is deleted.
+
+        `key`: the name of the id, if not the group's; "" if there is none. `options` that are given are passed on.
+        """
+        key = self._key if key is None else key
+
+        def run(context: Context, args: argparse.Namespace) -> None:
+            ids = [getattr(args, key)] if key else []
+            answer = method(self._resource(context.client), *ids, **given(args, *options))
+            context.output.record({"deleted": ids[0]} if answer is None else answer)
+
+        parser = self.command(name, run, help_text)
+        if key:
+            parser.add_argument(key)
+        _add_options(parser, options)
+
+    def pages(
+        self,
+        name: str,
+        method: Callable[..., Page[Any]],
+        columns: Sequence[str],
+        help_text: str,
+        key: str = "",
+        /,
+        **options: Mapping[str, Any],
+    ) -> None:
+        """Adds a command that lists what a method of the resource returns, for an id if `key` names one."""
+
+        def run(context: Context, args: argparse.Namespace) -> None:
+            ids = [getattr(args, key)] if key else []
+            wanted = {"limit": args.limit, **given(args, *options)}
+            context.show_list(lambda at: method(self._resource(context.client), *ids, **wanted, cursor=at), columns)
+
+        parser = self.command(name, run, help_text)
+        if key:
+            parser.add_argument(key)
+        _add_options(parser, options)
+        add_paging(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser, options: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, how in options.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
 
 
 def add_command(subparsers: Subparsers, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
@@ -168,13 +236,19 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, metavar="S", help="give up waiting after S seconds (exit code 8)")
 
 
+def add_watch(parser: argparse.ArgumentParser, help_text: str = "show its progress until it ends") -> None:
+    parser.add_argument("--watch", action="store_true", help=help_text)
+    add_timeout(parser)
+
+
 def given(args: argparse.Namespace, *names: str) -> Mapping[str, Any]:
     """The named options that were given, with their values."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
-# --- arguments
-# Options that several commands share.
+def given_of(args: argparse.Namespace, shape: type) -> dict[str, Any]:
+    """The options that were given for the fields of a body, by the names of its shape in `models`."""
+    return {name: value for name in shape.__annotations__ if (value := getattr(args, name, None)) is not None}
 
 
 def rate(text: str) -> int:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tidegate_client.errors import ApiError, printable, without_queries
+from tidegate_client.errors import CONTROLS, ApiError, printable, without_queries
 
 # --- output
 # Output of the commands: aligned text for people, or JSON alone on stdout for scripts.
@@ -23,7 +23,7 @@ def width_of(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -31,13 +31,13 @@ def _shown(value: Any) -> str:
     if isinstance(value, (dict, list)) and not value:
         return "-"
     if isinstance(value, list) and not any(isinstance(one, (dict, list)) for one in value):
-        return ", ".join(_shown(one) for one in value)
+        return ", ".join(_cell_text(one) for one in value)
     if isinstance(value, dict) and all(isinstance(one, (int, float)) for one in value.values()):
-        return ", ".join(f"{name} {_shown(number)}" for name, number in value.items() if number) or "-"
+        return ", ".join(f"{printable(name)} {_cell_text(number)}" for name, number in value.items() if number) or "-"
     if isinstance(value, dict) and all(isinstance(one, str) for one in value.values()):
-        return ", ".join(f"{name}={printable(text)}" for name, text in value.items())
+        return ", ".join(printable(f"{name}={text}") for name, text in value.items())
     if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False)
+        return printable(json.dumps(value, ensure_ascii=False))
     return printable(str(value))
 
 
@@ -51,15 +51,24 @@ class Output:
         self.err = err or sys.stderr
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Prints one record, a line for each field; for people, without the fields that have no value."""
+        """Prints one record, a line for each field, then a table for each list of records in it.
+
+        For people, without the fields that have no value.
+        """
         record = self._picked(record)
         if self.as_json:
             self._json(record, indent=2)
             return
-        flat = {name: value for name, value in _flattened(record) if self._fields or value is not None}
-        widest = max((len(name) for name in flat), default=0)
+        flat = {name: value for name, value in _flattened(record) if self._fields or value not in (None, [], {})}
+        tables = {name: value for name, value in flat.items() if _is_table(value)}
+        widest = max((len(name) for name in flat if name not in tables), default=0)
         for name, value in flat.items():
-            self.line(f"{name:<{widest}}  {_shown(value)}")
+            if name not in tables:
+                self.line(f"{name:<{widest}}  {_cell_text(value)}")
+        for name, rows in tables.items():
+            known = [{key: value for key, value in _flattened(row) if value not in (None, "", [])} for row in rows]
+            self.line(f"\n{name}")
+            self._aligned(known, list(dict.fromkeys(key for row in known for key in row)), "  ")
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], cursor: str | None = None) -> None:
         """Prints records as rows; `cursor` leads to the next page."""
@@ -68,17 +77,20 @@ class Output:
         if self.as_json:
             self._json({"items": list(rows), "next_cursor": cursor}, indent=2)
             return
+        self._aligned(rows, columns)
+        if cursor:
+            self.note(f"there are more: continue with --cursor {cursor}, or print all with --all")
+
+    def _aligned(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], indent: str = "") -> None:
         cells = [[column.upper().replace("_", " ").replace(".", " ") for column in columns]]
         for row in rows:
             # Columns may name nested fields, as in progress.total.
             flat = {**dict(_flattened(row)), **row}
-            cells.append([_shown(flat.get(column)) for column in columns])
+            cells.append([_cell_text(flat.get(column)) for column in columns])
         widths = [max(width_of(line[at]) for line in cells) for at in range(len(columns))]
         for line in cells:
             padded = (text + " " * (width - width_of(text)) for text, width in zip(line, widths))
-            self.line("  ".join(padded).rstrip())
-        if cursor:
-            self.note(f"there are more: continue with --cursor {cursor}, or print all with --all")
+            self.line(indent + "  ".join(padded).rstrip())
 
     def _picked(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The record with the fields of --fields only; nested fields are named as in progress.bytes."""
@@ -95,12 +107,12 @@ class Output:
             self.line(text)
 
     def line(self, text: str) -> None:
-        print(text, file=self.out, flush=True)
+        print(printable(text, keep="\n\t"), file=self.out, flush=True)
 
     def note(self, text: str) -> None:
         """Prints a hint for people on stderr; nothing with --json."""
         if not self.as_json:
-            print(text, file=self.err, flush=True)
+            print(printable(text, keep="\n\t"), file=self.err, flush=True)
 
     def error(self, error: Exception) -> None:
         """Prints an error on stderr, with the details that the API gave."""
@@ -111,30 +123,37 @@ class Output:
                 problem |= {"request_id": error.request_id, "retry_after": error.retry_after}
             print(self._dumped(problem), file=self.err)
             return
-        print("tidegate:", printable(str(error), keep="\n"), file=self.err)
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        print("tidegate:", printable(text, keep="\n"), file=self.err)
         if isinstance(error, ApiError) and error.retry_after is not None:
             print(f"  try again in {error.retry_after:.0f} s", file=self.err)
         if isinstance(error, ApiError) and error.request_id and error.status >= 500:
             print(f"  request id in the server's logs: {error.request_id}", file=self.err)
         for fault in error.errors if isinstance(error, ApiError) else ():
             where = ".".join(str(part) for part in fault.get("loc", ()))
-            print(f"  {where}: {fault.get('msg')}", file=self.err)
+            print(printable(f"  {where}: {fault.get('msg')}"), file=self.err)
 
     def _json(self, value: Any, indent: int | None = None) -> None:
         print(self._dumped(value, indent), file=self.out, flush=True)
 
     def _dumped(self, value: Any, indent: int | None = None) -> str:
-        """JSON that any reader understands: where stdout is not UTF-8, other characters are escaped as JSON does."""
+        """JSON that any reader understands, and that does nothing to a terminal: where stdout is not UTF-8, other
+        characters are escaped as JSON does."""
         encoding = (getattr(self.out, "encoding", None) or "utf-8").lower().replace("_", "-")
-        return json.dumps(value, ensure_ascii=encoding not in ("utf-8", "utf8"), indent=indent)
+        text = json.dumps(value, ensure_ascii=encoding not in ("utf-8", "utf8"), indent=indent)
+        return CONTROLS.sub(lambda one: one[0] if one[0] == "\n" else f"\\u{ord(one[0]):04x}", text)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
 def _flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in record.items():
         if isinstance(value, dict) and value:
-            yield from _flattened(value, f"{prefix}{name}.")
+            yield from _flattened(value, f"{prefix}{printable(name)}.")
         else:
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{printable(name)}", value
 
 
 # --- progress
@@ -185,13 +204,14 @@ class Live:
     def show(self, text: str, *, important: bool = False) -> None:
         """Shows the text. `important`: a change of state, which is shown at once."""
         every = REDRAW_SECONDS if self._terminal else LINE_SECONDS
+        text = printable(text, keep="\n")
         if self._silent or text == self._text or (not important and self._now() - self._drawn_at < every):
             return
         self._drawn_at, self._text = self._now(), text
         if not self._terminal:
             print(text, file=self._stream, flush=True)
             return
-        lines = [_cut(line) for line in text.split("\n")]
+        lines = [_fitted(line) for line in text.split("\n")]
         up = f"\x1b[{self._above}A" if self._above else ""
         self._above = len(lines) - 1
         print(up + "\n".join(f"{ERASE}{line}" for line in lines), end="", file=self._stream, flush=True)
@@ -199,6 +219,7 @@ class Live:
     def print_line(self, text: str) -> None:
         """Prints a line that stays, above the status line."""
         if not self._silent:
+            text = printable(text)
             print(f"{ERASE}{text}" if self._terminal else text, file=self._stream, flush=True)
             self._text = ""
 
@@ -207,7 +228,7 @@ class Live:
             print(file=self._stream, flush=True)
 
 
-def _cut(text: str) -> str:
+def _fitted(text: str) -> str:
     room = shutil.get_terminal_size().columns - 1
     while width_of(text) > room:
         text = text[:-1]
@@ -256,10 +277,6 @@ class ByteBar:
 
     def close(self) -> None:
         self._live.close()
-
-
-# --- logs
-# Log lines on stderr, as text for people or as JSON for a log collector.
 
 
 def log_to_stderr(logger_name: str, *, as_json: bool) -> None:

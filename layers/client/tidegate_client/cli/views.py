@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from tidegate_client.cli.context import Context, Exit
 from tidegate_client.cli.output import Live, Output, Speed, bar, human_bytes, human_seconds
+from tidegate_client.errors import printable
 from tidegate_client.records import ENDED, Change, Record
 from tidegate_client.watching import Watch
 
 
 def follow(
-    context: Context,
-    record_ids: Sequence[str],
-    *,
-    use_socket: bool = True,
-    known: Mapping[str, Record] | None = None,
+    context: Context, record_ids: Sequence[str], *, use_socket: bool = True, known: Mapping[str, Record] | None = None
 ) -> Exit:
     """Shows the records until all have ended. Exit code 0 if all succeeded, else 1."""
     watch = Watch(
@@ -96,7 +93,8 @@ def line_of(record: Record, elapsed: float | None = None, speed: float | None = 
     parts += [str(reason) for reason in reasons if reason][:1]
     if elapsed is not None:
         parts.append(human_seconds(elapsed))
-    return "  ".join(parts)
+    # One line, whatever a host or a source said.
+    return printable("  ".join(parts))
 
 
 def _where(record: Record) -> str:

@@ -2,24 +2,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tidegate_client.errors import BadAnswer, Invalid
 from tidegate_client.http import Http, path_part
+from tidegate_client.inputs import Presence, Transfer, TransferResult
 from tidegate_client.model import Page
-from tidegate_client.models import Agent, Enrolled, Enrolment, HostFile, Presence, Transfer, TransferResult
-from tidegate_client.resources.paging import one_page
+from tidegate_client.models import Agent, Enrolled, Enrolment, EnrolmentOptions, HostFile
+from tidegate_client.resources.paging import Resource
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Added to the seconds of a long poll for the time-out of the call.
 LONG_POLL_MARGIN = 12.0
 REQUIRED_FIELDS = frozenset({"transfer_id", "url", "file_name", "target_file_dir", "target_user", "signature"})
 
 
-class Agents:
+class Agents(Resource):
     """Hosts that run an agent, and the calls that agents make themselves."""
 
     def __init__(self, http: Http) -> None:
-        self._http = http
+        super().__init__(http)
         # Set by an agent: the ids of its process and of the one before. So the API notices two hosts with one id.
         self.instance: str | None = None
         # Set by an agent: the goals that it was given last, and what to do if they are others now.
@@ -73,21 +77,16 @@ class Agents:
         self._http.call("PUT", path, body=presence, headers=headers)
 
     def list(
-        self,
-        *,
-        group: str | None = None,
-        state: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        self, *, group: str | None = None, state: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[Agent]:
-        return one_page(self._http, "/v1/agents", {"group": group, "state": state}, limit, cursor, Agent)
+        return self._page("/v1/agents", {"group": group, "state": state}, limit, cursor, Agent)
 
     def get(self, agent_id: str) -> Agent:
         return Agent(self._http.get(f"/v1/agents/{path_part(agent_id)}"))
 
     def files(self, agent_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[HostFile]:
-        """What releases have put on the host, as it reported it, with what somebody changed since."""
-        return one_page(self._http, f"/v1/agents/{path_part(agent_id)}/files", {}, limit, cursor, HostFile)
+        """The files that releases have put on the host, as the host reported them, with changes made since."""
+        return self._page(f"/v1/agents/{path_part(agent_id)}/files", {}, limit, cursor, HostFile)
 
     def change(
         self, agent_id: str, *, groups: Sequence[str] | None = None, labels: Mapping[str, str] | None = None
@@ -104,26 +103,12 @@ class Agents:
         """Removes the host, revokes all its keys and closes their connections."""
         self._http.call("DELETE", f"/v1/agents/{path_part(agent_id)}")
 
-    def create_enrolment(
-        self,
-        *,
-        groups: Sequence[str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        uses: int | None = None,
-        expires_in: int | None = None,
-        replace: bool | None = None,
-    ) -> Enrolment:
+    def create_enrolment(self, **options: Unpack[EnrolmentOptions]) -> Enrolment:
         """Creates a token, shown once, with which `uses` hosts can get a key each.
 
         With `replace`, a host may enrol under an id that exists, and locks out the host that had it."""
-        fields = {
-            "groups": groups and [*groups],
-            "labels": labels or None,
-            "uses": uses,
-            "expires_in": expires_in,
-            "replace": replace or None,
-        }
-        body = {name: value for name, value in fields.items() if value is not None}
+        # Not the empty ones: an older API refuses fields that it does not know. A number is sent, also if it is 0.
+        body = {name: value for name, value in options.items() if value or type(value) is int}
         return Enrolment(self._http.create("/v1/enrolments", body))
 
     def enrol(

@@ -1,25 +1,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Page
-from tidegate_client.models import Batch, BatchItem, BatchRun, BatchSchedule, Business, DryRunItem
-from tidegate_client.resources.paging import one_page
+from tidegate_client.models import (
+    Batch,
+    BatchItem,
+    BatchOptions,
+    BatchRun,
+    BatchSchedule,
+    Business,
+    BusinessOptions,
+    DryRunItem,
+)
+from tidegate_client.resources.paging import Resource
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-class Businesses:
+class Businesses(Resource):
     """Registered businesses, whose callbacks process the items of batches."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    def create(self, name: str, process_url: str, **optional: Any) -> Business:
-        """Registers a business. `optional`: before_create_url, before_run_url, process_stop_url, auth_code, and rate:
-        items a second of all its batches together."""
-        body = {"name": name, "process_url": process_url}
-        body |= {field: value for field, value in optional.items() if value is not None}
+    def create(self, name: str, process_url: str, **options: Unpack[BusinessOptions]) -> Business:
+        """Registers a business. `rate`: items a second of all its batches together."""
+        body: dict[str, Any] = {"name": name, "process_url": process_url}
+        body |= {field: value for field, value in options.items() if value is not None}
         return Business(self._http.create("/v1/biz", body))
 
     def update(self, biz_id: str, **fields: Any) -> Business:
@@ -30,39 +38,33 @@ class Businesses:
         self._http.call("DELETE", f"/v1/biz/{path_part(biz_id)}", idempotent=True)
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Business]:
-        return one_page(self._http, "/v1/biz", {}, limit, cursor, Business)
+        return self._page("/v1/biz", {}, limit, cursor, Business)
 
 
 def _schedule_path(schedule_id: str) -> str:
     return f"/v1/batch-schedules/{path_part(schedule_id)}"
 
 
-def _batch_body(biz_id: str, name: str, total: int | None, rate: float, optional: dict[str, Any]) -> dict[str, Any]:
-    fields = {"biz_id": biz_id, "name": name, "total": total, "rate": rate} | optional
+def _batch_body(biz_id: str, name: str, rate: float, options: BatchOptions) -> dict[str, Any]:
+    fields = {"biz_id": biz_id, "name": name, "rate": rate, **options}
     return {field: value for field, value in fields.items() if value is not None}
 
 
-class Batches:
+class Batches(Resource):
     """Batches: many items through the callback of a business, at a rate."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
+    def create(self, *, biz_id: str, name: str, rate: float, **options: Unpack[BatchOptions]) -> Batch:
         """Creates a batch, which runs after `start`.
 
-        `optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, backoff, priority,
-        source (`{"file_id": …}`, `{"s3_prefix": "s3://bucket/prefix"}` or `{"s3_inventory": "s3://…/manifest.json"}`),
-        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
-        report (record every item, for `report`), concurrency_key, pause_windows, progress_url with
-        progress_every_items or progress_every_percent."""
-        return Batch(self._http.create("/v1/batches", _batch_body(biz_id, name, total, rate, optional)))
+        Its items are `total` numbers, the list in `job_data`, or those of a `source`: `{"file_id": …}`,
+        `{"s3_prefix": "s3://bucket/prefix"}` or `{"s3_inventory": "s3://…/manifest.json"}`."""
+        return Batch(self._http.create("/v1/batches", _batch_body(biz_id, name, rate, options)))
 
     def get(self, batch_id: str) -> Batch:
         return Batch(self._http.get(f"/v1/batches/{path_part(batch_id)}"))
 
     def list(self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Batch]:
-        return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor, Batch)
+        return self._page("/v1/batches", {"status": status}, limit, cursor, Batch)
 
     def delete(self, batch_id: str) -> None:
         """Deletes a batch that does not run, with its results, log lines and objects."""
@@ -90,12 +92,12 @@ class Batches:
         self, batch_id: str, *, state: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[BatchItem]:
         """Items that failed, were abandoned, or succeeded after retries (`state`: failed, abandoned, recovered)."""
-        return one_page(
-            self._http, f"/v1/batches/{path_part(batch_id)}/items", {"state": state}, limit, cursor, BatchItem
-        )
+        return self._page(f"/v1/batches/{path_part(batch_id)}/items", {"state": state}, limit, cursor, BatchItem)
 
     def results(self, batch_id: str) -> dict[str, Any]:
-        """A record whose `url` leads to all these items as JSONL."""
+        """A record whose `url` leads to all these items as JSONL.
+
+        Conflict (`not_ready`) while those of a very long batch are put together: ask again."""
         return dict(self._http.get(f"/v1/batches/{path_part(batch_id)}/results"))
 
     def report(self, batch_id: str, *, format: str = "jsonl") -> dict[str, Any]:
@@ -122,7 +124,7 @@ class Batches:
     def logs(
         self, batch_id: str, *, index: int | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[dict[str, Any]]:
-        return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/logs", {"index": index}, limit, cursor)
+        return self._page(f"/v1/batches/{path_part(batch_id)}/logs", {"index": index}, limit, cursor)
 
     def export_logs(self, batch_id: str) -> str:
         """Starts an export of all log lines as CSV and returns its id."""
@@ -134,28 +136,25 @@ class Batches:
         *,
         biz_id: str,
         name: str,
-        total: int | None,
         rate: float,
         timezone: str | None = None,
         idempotency_key: str | None = None,
-        **optional: Any,
+        **options: Unpack[BatchOptions],
     ) -> BatchSchedule:
-        """Creates and starts a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in `timezone`.
-
-        `optional` as for `create`."""
-        body: dict[str, Any] = {"schedule": schedule, "batch": _batch_body(biz_id, name, total, rate, optional)}
+        """Creates and starts a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in `timezone`."""
+        body: dict[str, Any] = {"schedule": schedule, "batch": _batch_body(biz_id, name, rate, options)}
         body |= {"timezone": timezone} if timezone else {}
         return BatchSchedule(self._http.create("/v1/batch-schedules", body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchSchedule]:
-        return one_page(self._http, "/v1/batch-schedules", {}, limit, cursor, BatchSchedule)
+        return self._page("/v1/batch-schedules", {}, limit, cursor, BatchSchedule)
 
     def schedule(self, schedule_id: str) -> BatchSchedule:
         return BatchSchedule(self._http.get(_schedule_path(schedule_id)))
 
     def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchRun]:
         """The history of a recurring batch, newest first, each run with its batch as it is now."""
-        return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, BatchRun)
+        return self._page(f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, BatchRun)
 
     def update_schedule(
         self,

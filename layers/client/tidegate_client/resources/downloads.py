@@ -2,11 +2,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Page
-from tidegate_client.models import BatchSubmitted, Job, JobMap, JobTarget, Redriven, Submitted, Target, Task, Wave
-from tidegate_client.resources.paging import one_page
+from tidegate_client.models import (
+    BatchDownloadOptions,
+    BatchSubmitted,
+    DownloadOptions,
+    Job,
+    JobMap,
+    JobTarget,
+    Redriven,
+    Submitted,
+    Task,
+)
+from tidegate_client.resources.paging import Resource
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TARGETS_A_CALL = 1000
 
@@ -25,11 +39,8 @@ def _task(task_id: str) -> str:
     return path_part(task_id.rsplit(":", 1)[-1] if task_id.startswith("AsyncDownloadTask:") else task_id)
 
 
-class Downloads:
+class Downloads(Resource):
     """Distribution: send a file of the library to hosts, one Task for each target."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def submit(
         self,
@@ -38,19 +49,12 @@ class Downloads:
         app_id: int,
         file_path: str,
         file_name: str,
+        file_signature: str,
         target_agent_id: str,
         target_user: str,
         target_file_dir: str,
-        file_signature: str,
-        target_container_id: str = "",
-        mode: str | None = None,
-        swarm: str | None = None,
-        limit_rate: int | None = None,
-        activate_at: str | None = None,
-        note: str | None = None,
-        callback: str | None = None,
-        force: bool = False,
         idempotency_key: str | None = None,
+        **options: Unpack[DownloadOptions],
     ) -> Submitted:
         """Sends a file to one host. Submits of the same file within the window share a Job. `force`: replace it also
         where a release has it.
@@ -61,27 +65,13 @@ class Downloads:
             "app_id": app_id,
             "file_path": file_path,
             "file_name": file_name,
+            "file_signature": file_signature,
             "target_agent_id": target_agent_id,
-            "target_container_id": target_container_id,
             "target_user": target_user,
             "target_file_dir": target_file_dir,
-            "file_signature": file_signature,
         }
-        if mode:
-            body["mode"] = mode
-        if swarm:
-            body["swarm"] = swarm
-        if limit_rate:
-            body["limit_rate"] = limit_rate
-        if activate_at:
-            body["activate_at"] = activate_at
-        if force:
-            body["force"] = True
-        if note:
-            body["note"] = note
-        if callback:
-            body["callback"] = callback
-        return Submitted(self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
+        answer = self._http.create("/v1/downloads", body | _given(options), idempotency_key=idempotency_key)
+        return Submitted(answer)
 
     def submit_batch(
         self,
@@ -90,21 +80,11 @@ class Downloads:
         app_id: int,
         file_path: str,
         file_name: str,
+        file_signature: str,
         target_user: str,
         target_file_dir: str,
-        file_signature: str,
-        targets: Sequence[Target] | None = None,
-        groups: Sequence[str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        waves: Sequence[Wave] | None = None,
-        mode: str | None = None,
-        swarm: str | None = None,
-        limit_rate: int | None = None,
-        activate_at: str | None = None,
-        note: str | None = None,
-        callback: str | None = None,
-        force: bool = False,
         idempotency_key: str | None = None,
+        **options: Unpack[BatchDownloadOptions],
     ) -> BatchSubmitted:
         """Sends a file to `targets`, or to the hosts in any of the `groups` that have all of the `labels`.
 
@@ -114,29 +94,12 @@ class Downloads:
             "app_id": app_id,
             "file_path": file_path,
             "file_name": file_name,
+            "file_signature": file_signature,
             "target_user": target_user,
             "target_file_dir": target_file_dir,
-            "file_signature": file_signature,
         }
-        given = {"targets": targets, "groups": groups, "waves": waves}
-        body |= {name: [*value] for name, value in given.items() if value is not None}
-        if labels:
-            body["labels"] = dict(labels)
-        if mode:
-            body["mode"] = mode
-        if swarm:
-            body["swarm"] = swarm
-        if limit_rate:
-            body["limit_rate"] = limit_rate
-        if activate_at:
-            body["activate_at"] = activate_at
-        if force:
-            body["force"] = True
-        if note:
-            body["note"] = note
-        if callback:
-            body["callback"] = callback
-        return BatchSubmitted(self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))
+        answer = self._http.create("/v1/downloads/batch", body | _given(options), idempotency_key=idempotency_key)
+        return BatchSubmitted(answer)
 
     def get(self, task_id: str) -> Task:
         return Task(self._http.get(f"/v1/downloads/{_task(task_id)}"))
@@ -149,22 +112,18 @@ class Downloads:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Task]:
-        return one_page(self._http, "/v1/downloads", {"job_id": job_id, "status": status}, limit, cursor, Task)
+        return self._page("/v1/downloads", {"job_id": job_id, "status": status}, limit, cursor, Task)
 
 
-class Jobs:
+class Jobs(Resource):
     """Jobs: one file in one window, for all its targets."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def get(self, job_id: str) -> Job:
         return Job(self._http.get(f"/v1/jobs/{_job(job_id)}"))
 
-    def update(self, job_id: str, *, note: str | None) -> Job:
-        """Changes the note; None removes it."""
-        path = f"/v1/jobs/{path_part(job_id)}"
-        return Job(self._http.call("PATCH", path, body={"note": note}, idempotent=True).json())
+    def update(self, job_id: str, **fields: Any) -> Job:
+        """Changes what people say about it, such as the `note`; None removes it."""
+        return Job(self._http.call("PATCH", f"/v1/jobs/{_job(job_id)}", body=fields, idempotent=True).json())
 
     def cancel(self, job_id: str) -> Job:
         """Cancels the Job: targets that do not have the file yet become Cancelled within seconds."""
@@ -191,7 +150,7 @@ class Jobs:
     def targets(
         self, job_id: str, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[JobTarget]:
-        return one_page(self._http, f"/v1/jobs/{_job(job_id)}/targets", {"status": status}, limit, cursor, JobTarget)
+        return self._page(f"/v1/jobs/{_job(job_id)}/targets", {"status": status}, limit, cursor, JobTarget)
 
     def map(self, job_id: str, shard: int = 0) -> JobMap:
         """The state of every target, one letter each. Continue with `next_shard` until it is None."""
@@ -208,4 +167,9 @@ class Jobs:
         cursor: str | None = None,
     ) -> Page[Job]:
         query = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path, "status": status}
-        return one_page(self._http, "/v1/jobs", query, limit, cursor, Job)
+        return self._page("/v1/jobs", query, limit, cursor, Job)
+
+
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    """The options that have a value: an older API refuses fields that it does not know."""
+    return {name: value for name, value in options.items() if value}

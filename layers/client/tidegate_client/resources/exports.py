@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from tidegate_client.download import download_to
 from tidegate_client.errors import problem_of
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Model, Page
 from tidegate_client.models import Export, ExportRun, ExportSchedule, Link, Placeholders
-from tidegate_client.resources.paging import one_page
+from tidegate_client.resources.paging import Resource
 from tidegate_client.uploads import Progress
 
 
@@ -17,11 +17,8 @@ def _schedule_path(schedule_id: str) -> str:
     return f"/v1/export-schedules/{path_part(schedule_id)}"
 
 
-class Exports:
+class Exports(Resource):
     """CSV, Excel, JSON lines and Parquet files from rows or from a paged source."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def submit(
         self, fields: Mapping[str, Any], *, multiple: bool = False, idempotency_key: str | None = None
@@ -48,14 +45,14 @@ class Exports:
         return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportSchedule]:
-        return one_page(self._http, "/v1/export-schedules", {}, limit, cursor, ExportSchedule)
+        return self._page("/v1/export-schedules", {}, limit, cursor, ExportSchedule)
 
     def schedule(self, schedule_id: str) -> ExportSchedule:
         return ExportSchedule(self._http.get(_schedule_path(schedule_id)))
 
     def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportRun]:
         """The history of a recurring export, newest first."""
-        return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
+        return self._page(f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
     def update_schedule(self, schedule_id: str, fields: Mapping[str, Any]) -> ExportSchedule:
         """Changes a recurring export: any field of `submit`, and `schedule`, `timezone` and `paused`. None
@@ -88,10 +85,10 @@ class Exports:
     def get(self, task_id: str) -> Export:
         return Export(self._http.get("/v1/task", {"task_id": task_id}))
 
-    def update(self, task_id: str, *, note: str | None) -> Export:
-        """Changes the note; None removes it."""
-        query, body = {"task_id": task_id}, {"note": note}
-        return Export(self._http.call("PATCH", "/v1/task", query=query, body=body, idempotent=True).json())
+    def update(self, task_id: str, **fields: Any) -> Export:
+        """Changes the remarks of an export, such as its `note`. None removes one."""
+        query = {"task_id": task_id}
+        return Export(self._http.call("PATCH", "/v1/task", query=query, body=fields, idempotent=True).json())
 
     def list(
         self,
@@ -111,7 +108,7 @@ class Exports:
             "merchant_id": merchant_id,
             "name": name,
         }
-        return one_page(self._http, "/v1/tasks", query, limit, cursor, Export)
+        return self._page("/v1/tasks", query, limit, cursor, Export)
 
     def delete(self, task_ids: Sequence[str]) -> int:
         """Deletes exports and their files; returns how many."""

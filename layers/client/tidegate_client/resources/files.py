@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound, TransferError
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Page
 from tidegate_client.models import File, FileCreated, FileOptions, Link, Request
-from tidegate_client.resources.paging import one_page
+from tidegate_client.resources.paging import Resource
 from tidegate_client.uploads import PARTS_FROM, Journal, Progress, send_parts, sha256_of, upload
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Files:
+class Files(Resource):
     """The library: upload, ingest, download and list files."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def create(
         self,
@@ -30,14 +27,11 @@ class Files:
         app_id: int,
         file_path: str,
         idempotency_key: str | None = None,
-        **optional: Unpack[FileOptions],
+        **options: Unpack[FileOptions],
     ) -> FileCreated:
-        """Announces an upload, or ingests a file from `source_url`.
-
-        Options: file_name, signature, size, multipart, callback, source_url, mirrors, channel, credentials,
-        priority, politeness."""
+        """Announces an upload, or ingests a file from `source_url`."""
         body: dict[str, object] = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
-        body |= {name: value for name, value in optional.items() if value is not None}
+        body |= {name: value for name, value in options.items() if value is not None}
         return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))
 
     def parts(self, file_id: str, numbers: Sequence[int], sizes: Sequence[int] | None = None) -> dict[int, str]:
@@ -85,7 +79,7 @@ class Files:
         cursor: str | None = None,
     ) -> Page[File]:
         query = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
-        return one_page(self._http, "/v1/files", query, limit, cursor, File)
+        return self._page("/v1/files", query, limit, cursor, File)
 
     def url(self, file_id: str) -> Link:
         """A presigned URL of the content, valid for five minutes."""

@@ -4,17 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate_client.errors import AlreadyCreated
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Page
 from tidegate_client.models import Key, KeyRecord, SignInTicket
-from tidegate_client.resources.paging import one_page
+from tidegate_client.resources.paging import Resource
 
 
-class Keys:
-    """API keys. A key is shown once: if that answer is lost, the key is revoked and another one is created."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
+class Keys(Resource):
+    """API keys. A key is shown once, when it is created. If that answer is lost, the client revokes the key and
+    creates another one."""
 
     def create(
         self,
@@ -42,10 +40,10 @@ class Keys:
             return Key(self._http.create(path, fields))
 
     def list(self, project_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[KeyRecord]:
-        return one_page(self._http, f"/v1/projects/{path_part(project_id)}/keys", {}, limit, cursor, KeyRecord)
+        return self._page(f"/v1/projects/{path_part(project_id)}/keys", {}, limit, cursor, KeyRecord)
 
     def list_admin(self, *, limit: int | None = None, cursor: str | None = None) -> Page[KeyRecord]:
-        return one_page(self._http, "/v1/keys", {}, limit, cursor, KeyRecord)
+        return self._page("/v1/keys", {}, limit, cursor, KeyRecord)
 
     def rotate(self, key_id: str, *, overlap_s: int | None = None) -> Key:
         """Creates a new key. The old one works for `overlap_s` more seconds (default: a day)."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Model, Page
 from tidegate_client.models import Request, Ticket
-from tidegate_client.resources.paging import one_page
+from tidegate_client.resources.paging import Resource
 
 
-class Queue:
+class Queue(Resource):
     """The channels of the queue and the requests in them."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def stats(self) -> Model:
         return Model(self._http.get("/v1/queue/stats"))
@@ -28,7 +25,7 @@ class Queue:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Request]:
-        return one_page(self._http, "/v1/queue", {"channel": channel, "status": status}, limit, cursor, Request)
+        return self._page("/v1/queue", {"channel": channel, "status": status}, limit, cursor, Request)
 
     def capacity(self, capacities: Mapping[str, int]) -> Model:
         return Model(self._http.act("/v1/queue/capacity", capacities, idempotent=True))
@@ -48,11 +45,8 @@ class Queue:
         self._http.call("DELETE", f"/v1/host-pauses/{path_part(origin.replace('//', '', 1))}")
 
 
-class Compensation:
+class Compensation(Resource):
     """The poll that finds and starts overdue work."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def get(self) -> Model:
         return Model(self._http.get("/v1/compensation"))
@@ -61,26 +55,20 @@ class Compensation:
         return Model(self._http.act("/v1/compensation/trigger"))
 
 
-class Callbacks:
+class Callbacks(Resource):
     """Deliveries of callbacks, and their state."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def list(
         self, *, task_id: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[dict[str, Any]]:
-        return one_page(self._http, "/v1/callbacks", {"task_id": task_id}, limit, cursor)
+        return self._page("/v1/callbacks", {"task_id": task_id}, limit, cursor)
 
     def redeliver(self, delivery_id: str) -> Model:
         return Model(self._http.act(f"/v1/callbacks/{path_part(delivery_id)}/redeliver"))
 
 
-class Operations:
+class Operations(Resource):
     """Statistics, audit trail, archive, clean-up, and the state of the deployment."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def stats(self, since: str | None = None) -> Model:
         return Model(self._http.get("/v1/stats", {"since": since}))
@@ -98,7 +86,7 @@ class Operations:
     ) -> Page[dict[str, Any]]:
         """Every change and who made it, newest first. `actor` is a key_id. Filters can be combined."""
         wanted = {"record": record, "actor": actor, "action": action, "since": since, "until": until}
-        return one_page(self._http, "/v1/audit", wanted, limit, cursor)
+        return self._page("/v1/audit", wanted, limit, cursor)
 
     def archive(
         self,
@@ -112,7 +100,7 @@ class Operations:
     ) -> Page[Request]:
         """Requests that were moved to the archive on that day, as in `2026-11-16`."""
         wanted = {"day": day, "type": type, "status": status, "request_id": request_id}
-        return one_page(self._http, "/v1/archive", wanted, limit, cursor, Request)
+        return self._page("/v1/archive", wanted, limit, cursor, Request)
 
     def cleanup(self, *, confirm: str | None = None) -> Model:
         """Removes what is past its retention, as the daily schedule does; for admin keys.

@@ -13,28 +13,27 @@ T = TypeVar("T", bound=Model)
 Item = TypeVar("Item")
 
 
-@overload
-def one_page(http: Http, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None) -> Page[Any]: ...
-@overload
-def one_page(
-    http: Http, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None, kind: type[T]
-) -> Page[T]: ...
-def one_page(
-    http: Http,
-    path: str,
-    query: Mapping[str, Any],
-    limit: int | None,
-    cursor: str | None,
-    kind: type[Model] = Model,
-) -> Page[Any]:
-    """One page with items of the given class, which can fetch the page after it."""
-    answer = http.get(path, {**query, "limit": limit, "cursor": cursor})
-    if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
-        raise BadAnswer(f"the answer to GET {path} is not a list: check that the address is that of the API")
-    items = [kind(item) if isinstance(item, dict) else item for item in answer["items"]]
-    return Page(
-        items, answer.get("next_cursor"), lambda next_cursor: one_page(http, path, query, limit, next_cursor, kind)
-    )
+class Resource:
+    """A part of the API, called over the client's shared connections."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    @overload
+    def _page(self, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None) -> Page[Any]: ...
+    @overload
+    def _page(
+        self, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None, kind: type[T]
+    ) -> Page[T]: ...
+    def _page(
+        self, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None, kind: type[Model] = Model
+    ) -> Page[Any]:
+        """One page with items of the given class, which can fetch the page after it."""
+        answer = self._http.get(path, {**query, "limit": limit, "cursor": cursor})
+        if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
+            raise BadAnswer(f"the answer to GET {path} is not a list: check that the address is that of the API")
+        items = [kind(item) if isinstance(item, dict) else item for item in answer["items"]]
+        return Page(items, answer.get("next_cursor"), lambda following: self._page(path, query, limit, following, kind))
 
 
 def walk(page: Callable[[str | None], Page[Item]], at_most: int | None = None) -> Iterator[Item]:

@@ -3,17 +3,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Page
 from tidegate_client.models import Project, ProjectDetail
-from tidegate_client.resources.paging import one_page
+from tidegate_client.resources.paging import Resource
 
 
-class Projects:
+class Projects(Resource):
     """Projects, their quotas and their callback secrets; for admin keys."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def create(
         self,
@@ -29,7 +26,7 @@ class Projects:
         return Project(self._http.create("/v1/projects", body, idempotency_key=idempotency_key))
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Project]:
-        return one_page(self._http, "/v1/projects", {}, limit, cursor, Project)
+        return self._page("/v1/projects", {}, limit, cursor, Project)
 
     def get(self, project_id: str) -> ProjectDetail:
         """One project with its quotas and their usage."""
@@ -45,12 +42,7 @@ class Projects:
         return ProjectDetail(reply.json())
 
     def set_swarm(
-        self,
-        project_id: str,
-        *,
-        swarm: str = "auto",
-        peer_networks: Sequence[str] = (),
-        free_sites: Sequence[str] = (),
+        self, project_id: str, *, swarm: str = "auto", peer_networks: Sequence[str] = (), free_sites: Sequence[str] = ()
     ) -> None:
         """Sets whether hosts exchange pieces, the networks in which they may, and sites that fetch from S3 alone."""
         body = {"swarm": swarm, "peer_networks": list(peer_networks), "free_sites": list(free_sites)}

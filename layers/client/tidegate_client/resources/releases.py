@@ -3,30 +3,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate_client.http import Http, path_part
+from tidegate_client.http import path_part
 from tidegate_client.model import Page
 from tidegate_client.models import Release, ReleaseHost, Revision
-from tidegate_client.resources.paging import one_page
+from tidegate_client.resources.paging import Resource
 
 
-class Releases:
+class Releases(Resource):
     """What should be on which hosts, what is, and the way back."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def put(self, name: str, body: Mapping[str, Any]) -> Release:
         """Makes this the desired revision: `files`, `targets`, and what the reference lists. Safe to repeat."""
         return Release(self._http.call("PUT", self._path(name), body=dict(body)).json())
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Release]:
-        return one_page(self._http, "/v1/releases", {}, limit, cursor, Release)
+        return self._page("/v1/releases", {}, limit, cursor, Release)
 
     def get(self, name: str) -> Release:
         return Release(self._http.get(self._path(name)))
 
     def revisions(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Revision]:
-        return one_page(self._http, self._path(name, "revisions"), {}, limit, cursor, Revision)
+        return self._page(self._path(name, "revisions"), {}, limit, cursor, Revision)
 
     def revision(self, name: str, number: int) -> Revision:
         return Revision(self._http.get(self._path(name, f"revisions/{number}")))
@@ -34,11 +31,11 @@ class Releases:
     def hosts(
         self, name: str, *, state: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[ReleaseHost]:
-        return one_page(self._http, self._path(name, "hosts"), {"state": state}, limit, cursor, ReleaseHost)
+        return self._page(self._path(name, "hosts"), {"state": state}, limit, cursor, ReleaseHost)
 
     def drift(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ReleaseHost]:
         """The hosts on which somebody changed a file of the release."""
-        return one_page(self._http, self._path(name, "drift"), {}, limit, cursor, ReleaseHost)
+        return self._page(self._path(name, "drift"), {}, limit, cursor, ReleaseHost)
 
     def rollback(self, name: str, *, to: int | None = None) -> Release:
         """A new revision with the content of the last one that passed, or of `to`, for all hosts at once."""
@@ -51,7 +48,7 @@ class Releases:
         return self._act(name, "resume")
 
     def activate(self, name: str) -> Release:
-        """Lets hosts put a revision in place that they have staged."""
+        """Lets hosts activate the revision that they have staged."""
         return self._act(name, "activate")
 
     def gate(self, name: str, *, passes: bool, reason: str | None = None) -> Release:

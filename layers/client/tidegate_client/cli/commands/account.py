@@ -13,28 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tidegate_client import config
-from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_command, add_paging
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_command
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, ConfigError, Unauthorized, UsageError
+from tidegate_client.http import read_written
+from tidegate_client.models import Quotas
+from tidegate_client.resources.projects import Projects
 
-_LIMITS = (
-    "stored_bytes",
-    "queued",
-    "running",
-    "requests_per_s",
-    "runner_hours_per_day",
-    "egress_bytes_per_day",
-    "targets_per_day",
-    "outgoing_calls_per_day",
-    "export_schedules",
-    "batch_schedules",
-    "subscriptions",
-    "businesses",
-    "batches",
-    "unstarted_batches",
-    "open_uploads",
-    "slow_calls",
-)
+_LIMITS = tuple(name for name in Quotas.__annotations__ if name != "share")
 # What a project is granted: the option, its value and its meaning.
 _GSE = (
     ("target", "PATTERN", "hosts it may send to, such as web-*, or containers, such as web-1/*"),
@@ -63,18 +49,15 @@ def register(subparsers: Subparsers) -> None:
     api.add_argument("path", help="such as /v1/files?limit=5; /docs of the API lists them")
     api.add_argument("-d", "--data", metavar="JSON", help="the body; @FILE reads a file, - reads stdin")
 
-    project = Group(subparsers, "project", "projects (admin)")
+    project = Group(subparsers, "project", "projects (admin)", lambda client: client.projects, "project_id")
     create = project.command("create", _create_project, "create a project")
     create.add_argument("name")
     create.add_argument("--group")
     create.add_argument(
-        "--allow-private-urls",
-        action="store_true",
-        help="allow URLs with private addresses, including loopback",
+        "--allow-private-urls", action="store_true", help="allow URLs with private addresses, including loopback"
     )
-    add_paging(project.command("list", _list_projects, "list projects"))
-    show = project.command("show", _show_project, "show a project with its quotas and their usage")
-    show.add_argument("project_id")
+    project.pages("list", Projects.list, ("project_id", "name", "group"), "list projects")
+    project.call("show", Projects.get, "show a project with its quotas and their usage")
     update = project.command("update", _update_project, "change a project or its quotas")
     update.add_argument("project_id")
     update.add_argument("--name")
@@ -196,7 +179,7 @@ def _api(context: Context, args: argparse.Namespace) -> None:
     if given is not None:
         text = sys.stdin.read() if given == "-" else Path(given[1:]).read_text() if given.startswith("@") else given
         try:
-            body = json.loads(text)
+            body = read_written(text)
         except ValueError as error:
             raise UsageError(f"--data is not JSON: {error}") from error
     reply = context.client.http.call(args.method, args.path, body=body)
@@ -243,16 +226,7 @@ def _prompt_secret(prompt: str) -> str:
 def _create_project(context: Context, args: argparse.Namespace) -> None:
     created = context.client.projects.create(args.name, group=args.group, allow_private_urls=args.allow_private_urls)
     context.output.record(created)
-
-
-def _list_projects(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.projects.list(limit=args.limit, cursor=cursor), ("project_id", "name", "group")
-    )
-
-
-def _show_project(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.projects.get(args.project_id))
+    context.suggest(f"key create {created['project_id']} --scope read --scope write")
 
 
 def _update_project(context: Context, args: argparse.Namespace) -> None:

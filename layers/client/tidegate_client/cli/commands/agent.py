@@ -21,7 +21,7 @@ from tidegate_client.cli.context import Context, Exit, Subparsers, add_command, 
 from tidegate_client.cli.output import log_to_stderr
 from tidegate_client.client import Client
 from tidegate_client.config import further_login, state_path
-from tidegate_client.errors import Conflict, RateLimited, ServerError, Unreachable, UsageError
+from tidegate_client.errors import Conflict, RateLimited, ServerError, TidegateError, Unreachable, UsageError
 from tidegate_client.rates import DailyRate, RateWindow
 
 if TYPE_CHECKING:
@@ -395,6 +395,9 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
 
     url = args.url or context.config.required_url()
     agent_id = getattr(args, "agent_id", None)
+    profile = getattr(args, "profile", None) or config.DEFAULT_PROFILE
+    if not args.service:
+        _refuse_to_replace_a_login(profile)
     about = {"version": version(), "zone": getattr(args, "zone", None), "claim": config.host_claim()}
     # Without a key: a stored one may belong to another project.
     with Client(url) as client:
@@ -411,10 +414,26 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
         context.output.record(shown)
         context.output.note(f"the key is stored in {path}; next: systemctl enable --now {agent_service.NAME}")
         return
-    login = config.Config(api_url=url, key=enrolled["key"], project_id=enrolled["project_id"])
-    path = config.save(login, profile=getattr(args, "profile", None))
+    path = config.save(config.Config(url, enrolled["key"], project_id=enrolled["project_id"]), profile=profile)
     context.output.record(shown)
-    context.output.note(f"the key is stored in {path}; next: tidegate agent install --agent-id {agent_id} --root DIR")
+    command = "tidegate agent" if profile == config.DEFAULT_PROFILE else f"tidegate --profile {profile} agent"
+    context.output.note(f"the key is stored in {path}; next: {command} install --agent-id {agent_id} --root DIR")
+
+
+def _refuse_to_replace_a_login(profile: str) -> None:
+    """A person's key is shown once: the key of a host must not take its place in the file."""
+    try:
+        login = further_login(profile)
+        if not login.key:
+            return
+        # Refused for the key of a host, which may be replaced.
+        Client(login.required_url(), login.key, attempts=0).http.call("GET", "/v1/me")
+    except TidegateError:
+        return
+    raise UsageError(
+        f"the profile {profile} is your own login, which this would replace: choose another, as in"
+        " `tidegate --profile host agent enrol …`, then `tidegate --profile host agent …`"
+    )
 
 
 def _enrol_by_aws(client: Client, project_id: str | None, agent_id: str | None, about: dict[str, Any]) -> Enrolled:

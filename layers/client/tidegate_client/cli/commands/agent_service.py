@@ -124,11 +124,15 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
     ):
         with Fence(options.root, permits.directories, container_root) as fence:
             writable += [path for path in fence.writable if path not in writable]
-    service = Service(args.name, options.agent_id, (), environment, writable, options.drain_seconds)
+    changes_user = any(hook.user for hook in options.hooks.values())
+    service = Service(
+        args.name, options.agent_id, (), environment, writable, options.drain_seconds, changes_user=changes_user
+    )
     return replace(service, command=_command(args, options, service.state_dir, service.release_key_path))
 
 
 def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path, release_key: Path) -> list[str]:
+    from tidegate_client.agent.options import AgentOptions
     from tidegate_client.agent.update import program
 
     words = [*program(), "agent", "--agent-id", options.agent_id]
@@ -143,6 +147,11 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path, r
     if options.self_update:
         words += ["--self-update", "--release-key", str(release_key)]
         words += ["--allow-downgrade"] if options.allow_downgrade else []
+    for name, hook in options.hooks.items():
+        words += ["--allow-hook", f"{name}={hook.user}:{hook.path}" if hook.user else f"{name}={hook.path}"]
+    words += [word for port in sorted(options.check_ports) for word in ("--allow-check", str(port))]
+    if options.check_rate != AgentOptions.check_rate:
+        words += ["--check-rate", str(options.check_rate or 0)]
     if not options.push:
         words += ["--no-push"]
     if options.wait:

@@ -7,41 +7,59 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tidegate_client.cli.commands.exports import follow_export
-from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, add_timezone, given
+from tidegate_client.cli.context import (
+    Context,
+    Exit,
+    Group,
+    Subparsers,
+    add_timeout,
+    add_timezone,
+    add_watch,
+    given,
+    given_of,
+)
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import Conflict, UsageError
+from tidegate_client.models import BatchOptions, BusinessOptions
+from tidegate_client.resources.batches import Batches, Businesses
 
 _WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)'"
 
 
 def register(subparsers: Subparsers) -> None:
-    biz = Group(subparsers, "biz", "businesses whose callbacks process batches")
+    biz = Group(
+        subparsers, "biz", "businesses whose callbacks process batches", lambda client: client.businesses, "biz_id"
+    )
     create = biz.command("create", _create_business, "register a business")
     create.add_argument("name")
     create.add_argument("process_url", help="called for each item")
     for option in ("--before-create-url", "--before-run-url", "--process-stop-url", "--auth-code"):
         create.add_argument(option)
     create.add_argument("--rate", type=float, help="items a second for all its batches together")
-    add_paging(biz.command("list", _list_businesses, "list businesses"))
-    biz.command("delete", _delete_business, "delete a business that no batch and no schedule uses").add_argument(
-        "biz_id"
-    )
+    biz.pages("list", Businesses.list, ("biz_id", "name", "process_url"), "list businesses")
+    biz.call("delete", Businesses.delete, "delete a business that no batch and no schedule uses")
 
-    batch = Group(subparsers, "batch", "many items through the callback of a business, at a rate")
+    batch = Group(
+        subparsers,
+        "batch",
+        "many items through the callback of a business, at a rate",
+        lambda client: client.batches,
+        "batch_id",
+    )
     create = batch.command("create", _create, "create a batch; it runs after `batch start`, or with --start")
     _add_batch_options(create)
     create.add_argument("--start", action="store_true", help="start it at once")
 
     start = _with_id(batch.command("start", _start, "start a batch, or resume it where it stopped"))
-    start.add_argument("--watch", action="store_true", help="show its progress until it ends")
-    add_timeout(start)
-    _with_id(batch.command("stop", _stop, "stop a batch; `batch start` resumes it"))
-    _with_id(batch.command("show", _show, "show a batch"))
-    _with_id(batch.command("delete", _delete, "delete a batch that does not run, with its results and log lines"))
+    add_watch(start)
+    batch.call("stop", Batches.stop, "stop a batch; `batch start` resumes it")
+    batch.call("show", Batches.get, "show a batch")
+    batch.call("delete", Batches.delete, "delete a batch that does not run, with its results and log lines")
     add_timeout(_with_id(batch.command("watch", _watch, "show its progress until it ends")))
     _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
     update = _with_id(batch.command("update", _update, "change a batch; what is possible depends on its status"))
@@ -50,9 +68,14 @@ def register(subparsers: Subparsers) -> None:
     update.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
     _add_pace_options(update)
     _add_failure_options(update)
-    items = _with_id(batch.command("items", _items, "list items that failed, were abandoned or needed retries"))
-    items.add_argument("--state", choices=("failed", "abandoned", "recovered"))
-    add_paging(items)
+    batch.pages(
+        "items",
+        Batches.items,
+        ("index", "state", "attempts", "answer", "job_data"),
+        "list items that failed, were abandoned or needed retries",
+        "batch_id",
+        state={"choices": ("failed", "abandoned", "recovered")},
+    )
     results = _with_id(batch.command("results", _results, "print a link to all these items as JSONL"))
     results.add_argument("--all", action="store_true", help="to every item, of a batch created with --report")
     results.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="with --all (default: jsonl)")
@@ -63,16 +86,20 @@ def register(subparsers: Subparsers) -> None:
         batch.command("dry-run", _dry_run, "send the first items to the business as a test; nothing is counted")
     )
     dry_run.add_argument("--items", type=int, default=1, metavar="N", help="1 to 10; default: 1")
-    logs = _with_id(batch.command("logs", _logs, "list what the business logged, newest first"))
-    logs.add_argument("--index", type=int, help="only lines of this item")
-    add_paging(logs)
+    batch.pages(
+        "logs",
+        Batches.logs,
+        ("time", "index", "level", "message"),
+        "list what the business logged, newest first",
+        "batch_id",
+        index={"type": int, "help": "only lines of this item"},
+    )
     export = _with_id(batch.command("export-logs", _export_logs, "download all log lines as a CSV file"))
     export.add_argument("-o", "--output", type=Path, help="default: the file name of the export, in this folder")
     add_timeout(export)
-    listing = batch.command("list", _list, "list batches, newest first")
-    listing.add_argument("--status")
-    add_paging(listing)
-    _register_schedules(batch.group("schedule", "batches that run on a schedule"))
+    columns = ("batch_id", "name", "status", "progress.processed", "progress.total", "progress.failed", "stop_reason")
+    batch.pages("list", Batches.list, columns, "list batches, newest first", status={})
+    _register_schedules(batch.group("schedule", "batches that run on a schedule", "schedule_id"))
 
 
 def _register_schedules(schedule: Group) -> None:
@@ -80,17 +107,15 @@ def _register_schedules(schedule: Group) -> None:
     create.add_argument("schedule", metavar="WHEN", help=_WHEN)
     add_timezone(create)
     _add_batch_options(create)
-    add_paging(schedule.command("list", _schedules, "list recurring batches"))
-    for name, run, text in (
-        ("show", _schedule, "show a recurring batch and what it creates"),
-        ("pause", _pause, "stop a recurring batch; missed runs are not repeated later"),
-        ("resume", _resume, "run it on its schedule again"),
-        ("delete", _unschedule, "delete a recurring batch; the batches that it created stay"),
-    ):
-        schedule.command(name, run, text).add_argument("schedule_id")
-    runs = schedule.command("runs", _runs, "its history, newest first")
-    runs.add_argument("schedule_id")
-    add_paging(runs)
+    columns = ("schedule_id", "name", "schedule", "timezone", "status", "next_run", "last_batch_id", "last_error")
+    schedule.pages("list", Batches.schedules, columns, "list recurring batches")
+    schedule.call("show", Batches.schedule, "show a recurring batch and what it creates")
+    pause, resume = partial(Batches.update_schedule, paused=True), partial(Batches.update_schedule, paused=False)
+    schedule.call("pause", pause, "stop a recurring batch; missed runs are not repeated later")
+    schedule.call("resume", resume, "run it on its schedule again")
+    schedule.call("delete", Batches.delete_schedule, "delete a recurring batch; the batches that it created stay")
+    of_runs = ("due", "state", "batch_id", "reason")
+    schedule.pages("runs", Batches.runs, of_runs, "its history, newest first", "schedule_id")
     change = schedule.command("change", _change, "change when it runs, or the batch that it creates; the rest stays")
     change.add_argument("schedule_id")
     change.add_argument("schedule", metavar="WHEN", nargs="?", help=_WHEN)
@@ -133,9 +158,6 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
     create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
 
 
-_PACE = ("concurrency", "retries", "retry_delay", "backoff", "item_timeout")
-
-
 def _add_pace_options(parser: argparse.ArgumentParser) -> None:
     """Options of a new batch that may be changed while it runs."""
     parser.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
@@ -160,20 +182,16 @@ def _add_failure_options(parser: argparse.ArgumentParser) -> None:
 
 def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `batches.create` from the options of `_add_batch_options`."""
-    needed = {"biz_id": args.biz_id, "name": args.name, "total": args.total, "rate": _whole(args.rate)}
-    return {**needed, **_options(args)}
+    return {"biz_id": args.biz_id, "name": args.name, "rate": _whole(args.rate), **_options(args)}
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    simple = ("start_index", "job_data", "max_errors", "priority", *_PACE)
-    failures = ("on_item_failure", "max_failed", "max_failed_percent", "ack", "items_per_call")
     source = dict(given(args, "s3_prefix", "s3_inventory"))
     if args.rows:
         delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
         how = {"format": args.rows_format, "encoding": args.rows_encoding, "delimiter": delimiter}
         source |= {"file_id": args.rows} | {name: value for name, value in how.items() if value}
-    options = given(args, *simple, *failures, "runners", "report", "concurrency_key", "note")
-    return {**options, **({"source": source} if source else {})}
+    return given_of(args, BatchOptions) | ({"source": source} if source else {})
 
 
 def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -193,25 +211,8 @@ def _whole(rate: float) -> float:
 
 
 def _create_business(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "before_create_url", "before_run_url", "process_stop_url", "auth_code", "rate")
-    context.output.record(context.client.businesses.create(args.name, args.process_url, **optional))
-
-
-def _list_businesses(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.businesses.list(limit=args.limit, cursor=cursor),
-        ("biz_id", "name", "process_url"),
-    )
-
-
-def _delete_business(context: Context, args: argparse.Namespace) -> None:
-    context.client.businesses.delete(args.biz_id)
-    context.output.record({"deleted": args.biz_id})
-
-
-def _delete(context: Context, args: argparse.Namespace) -> None:
-    context.client.batches.delete(args.batch_id)
-    context.output.record({"deleted": args.batch_id})
+    options = given_of(args, BusinessOptions)
+    context.output.record(context.client.businesses.create(args.name, args.process_url, **options))
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:
@@ -219,6 +220,8 @@ def _create(context: Context, args: argparse.Namespace) -> None:
     if args.start:
         made = context.client.batches.start(made["batch_id"])
     context.output.record(made)
+    # At the end, because the record fills a screen.
+    context.suggest(f"watch {made['batch_id']}" if args.start else f"batch start {made['batch_id']} --watch")
 
 
 def _dry_run(context: Context, args: argparse.Namespace) -> None:
@@ -234,14 +237,6 @@ def _start(context: Context, args: argparse.Namespace) -> Exit | None:
     return None
 
 
-def _stop(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.stop(args.batch_id))
-
-
-def _show(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.get(args.batch_id))
-
-
 def _watch(context: Context, args: argparse.Namespace) -> Exit:
     return follow(context, [args.batch_id])
 
@@ -251,8 +246,7 @@ def _rate(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
-    failures = ("max_errors", "on_item_failure", "max_failed", "max_failed_percent")
-    changes: dict[str, Any] = dict(given(args, *failures, *_PACE, "job_data"))
+    changes = given_of(args, BatchOptions)
     if args.note is not None:
         changes["note"] = args.note or None
     if args.rate is not None:
@@ -262,22 +256,16 @@ def _update(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.update(args.batch_id, **changes))
 
 
-def _items(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.batches.items(args.batch_id, state=args.state, limit=args.limit, cursor=cursor),
-        ("index", "state", "attempts", "answer", "job_data"),
-    )
-
-
 def _results(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(_report(context, args) if args.all else context.client.batches.results(args.batch_id))
+    context.output.record(_ready_results(context, args))
 
 
-def _report(context: Context, args: argparse.Namespace) -> dict[str, Any]:
-    """Each call puts a part of a large report together."""
+def _ready_results(context: Context, args: argparse.Namespace) -> dict[str, Any]:
+    """Each call puts a part of many results together."""
+    batches = context.client.batches
     while True:
         try:
-            return context.client.batches.report(args.batch_id, format=args.format)
+            return batches.report(args.batch_id, format=args.format) if args.all else batches.results(args.batch_id)
         except Conflict as error:
             if error.code != "not_ready":
                 raise
@@ -289,48 +277,16 @@ def _redrive(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.start(made["batch_id"]) if args.start else made)
 
 
-def _logs(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.batches.logs(args.batch_id, index=args.index, limit=args.limit, cursor=cursor),
-        ("time", "index", "level", "message"),
-    )
-
-
 def _export_logs(context: Context, args: argparse.Namespace) -> Exit:
     return follow_export(context, context.client.batches.export_logs(args.batch_id), args.output)
-
-
-def _list(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.batches.list(status=args.status, limit=args.limit, cursor=cursor),
-        ("batch_id", "name", "status", "progress.processed", "progress.total", "progress.failed", "stop_reason"),
-    )
 
 
 def _repeat(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.repeat(args.schedule, **given(args, "timezone"), **_batch_of(args)))
 
 
-def _schedules(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.batches.schedules(limit=args.limit, cursor=cursor),
-        ("schedule_id", "name", "schedule", "timezone", "status", "next_run", "last_batch_id", "last_error"),
-    )
-
-
-def _schedule(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.schedule(args.schedule_id))
-
-
-def _runs(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.batches.runs(args.schedule_id, limit=args.limit, cursor=cursor),
-        ("due", "state", "batch_id", "reason"),
-    )
-
-
 def _change(context: Context, args: argparse.Namespace) -> None:
-    batch = {**given(args, "biz_id", "name", "total"), **_options(args)}
+    batch = {**given(args, "biz_id", "name"), **_options(args)}
     if args.rate is not None:
         batch["rate"] = _whole(args.rate)
     if not batch and not args.schedule and not args.timezone:
@@ -344,16 +300,3 @@ def _change(context: Context, args: argparse.Namespace) -> None:
             revision=args.revision,
         )
     )
-
-
-def _pause(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.update_schedule(args.schedule_id, paused=True))
-
-
-def _resume(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.update_schedule(args.schedule_id, paused=False))
-
-
-def _unschedule(context: Context, args: argparse.Namespace) -> None:
-    context.client.batches.delete_schedule(args.schedule_id)
-    context.output.record({"deleted": args.schedule_id})

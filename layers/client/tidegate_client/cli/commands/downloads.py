@@ -6,18 +6,35 @@ import argparse
 from typing import Any
 
 from tidegate_client.cli.commands.fleet import label
-from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, rate
+from tidegate_client.cli.context import (
+    Context,
+    Exit,
+    Group,
+    Subparsers,
+    add_paging,
+    add_timeout,
+    add_watch,
+    given_of,
+    rate,
+)
 from tidegate_client.cli.views import follow, line_of
 from tidegate_client.errors import UsageError
-from tidegate_client.models import Target, Wave
-from tidegate_client.resources.downloads import TARGETS_A_CALL
+from tidegate_client.models import DownloadOptions, Target, Wave
+from tidegate_client.resources.downloads import TARGETS_A_CALL, Jobs
 from tidegate_client.resources.paging import walk
 
 TASK_COLUMNS = ("task_id", "target_agent_id", "target_container_id", "status", "error_code", "error_msg", "update_time")
 
 
 def register(subparsers: Subparsers) -> None:
-    download = Group(subparsers, "distribute", "send a file of the library to hosts", old="download")
+    download = Group(
+        subparsers,
+        "distribute",
+        "send a file of the library to hosts",
+        lambda client: client.downloads,
+        "task",
+        old="download",
+    )
     submit = download.command("submit", _submit, "send a file to one or more hosts")
     submit.add_argument("--file", metavar="FILE_ID", help="a file of the library; sets the five options below")
     submit.add_argument("--biz-id", type=int)
@@ -48,10 +65,7 @@ def register(subparsers: Subparsers) -> None:
         help="permissions of the file, as in 0640 (default: those of the file it replaces, else 0644)",
     )
     submit.add_argument(
-        "--limit-rate",
-        type=rate,
-        metavar="RATE",
-        help="bytes a second on each host for this Job, as in 500K or 10M",
+        "--limit-rate", type=rate, metavar="RATE", help="bytes a second on each host for this Job, as in 500K or 10M"
     )
     submit.add_argument(
         "--activate-at",
@@ -61,8 +75,7 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--force", action="store_true", help="replace the file also where a release has it")
     submit.add_argument("--note", metavar="TEXT", help="a remark for people, at most 500 characters")
     submit.add_argument("--callback", metavar="URL", help="called when it ends")
-    submit.add_argument("--watch", action="store_true", help="show its progress until it ends")
-    add_timeout(submit)
+    add_watch(submit)
 
     status = download.command("status", _status, "show a Task")
     status.add_argument("task", help="the id of the Task, or the UUID at its end")
@@ -77,17 +90,17 @@ def register(subparsers: Subparsers) -> None:
     listing.add_argument("--status")
     add_paging(listing)
 
-    job = Group(subparsers, "job", "Jobs: one file in one window, for all its targets")
+    job = Group(
+        subparsers, "job", "Jobs: one file in one window, for all its targets", lambda client: client.jobs, "job"
+    )
     show = job.command("show", _show_job, "show a Job and its targets")
     show.add_argument("job")
     show.add_argument("--status", help="only targets with this status")
-    show.add_argument("--watch", action="store_true", help="show its progress until it ends")
-    add_timeout(show)
+    add_watch(show)
     note = job.command("note", _note, "change the note of a Job")
     note.add_argument("job")
     note.add_argument("note", metavar="TEXT", help="at most 500 characters; '' removes it")
-    cancel = job.command("cancel", _cancel, "cancel a Job; files that have arrived stay")
-    cancel.add_argument("job")
+    job.call("cancel", Jobs.cancel, "cancel a Job; files that have arrived stay")
     redrive = job.command("redrive", _redrive, "start a new Job for the targets that failed")
     redrive.add_argument("job")
     redrive.add_argument(
@@ -99,14 +112,17 @@ def register(subparsers: Subparsers) -> None:
     redrive.add_argument(
         "--force", action="store_true", help="also to hosts to which a newer Job sent content: replaces the newer"
     )
-    redrive.add_argument("--watch", action="store_true", help="show the new Job until it ends")
-    add_timeout(redrive)
-    jobs = job.command("list", _list_jobs, "list Jobs, newest first")
-    jobs.add_argument("--biz-id", type=int)
-    jobs.add_argument("--app-id", type=int)
-    jobs.add_argument("--file-path")
-    jobs.add_argument("--status")
-    add_paging(jobs)
+    add_watch(redrive, "show the new Job until it ends")
+    job.pages(
+        "list",
+        Jobs.list,
+        ("job_id", "status", "file_name", "create_time", "finish_time", "counts"),
+        "list Jobs, newest first",
+        biz_id={"type": int},
+        app_id={"type": int},
+        file_path={},
+        status={},
+    )
 
 
 def _target(text: str) -> Target:
@@ -148,16 +164,7 @@ def _file_and_place(context: Context, args: argparse.Namespace) -> dict[str, Any
                 f"wait until it is ready, or give {options}"
             )
         raise UsageError(f"the file is not fully named: give --file FILE_ID, or also {options}")
-    return wanted | {
-        "target_user": args.user,
-        "target_file_dir": args.dir,
-        "mode": args.mode,
-        "limit_rate": args.limit_rate,
-        "activate_at": args.activate_at,
-        "force": args.force,
-        "note": args.note,
-        "callback": args.callback,
-    }
+    return wanted | {"target_user": args.user, "target_file_dir": args.dir} | given_of(args, DownloadOptions)
 
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
@@ -188,7 +195,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             answers.append({**batch})
     if args.watch:
         tasks = {
-            task["task_id"]: {**task, "status": "Pending", **_place(what, task["agent_id"])}
+            task["task_id"]: {**task, "status": "Pending", **_destination(what, task["agent_id"])}
             for answer in answers
             for task in answer["tasks"]
         }
@@ -202,7 +209,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     return None
 
 
-def _place(what: dict[str, Any], agent_id: str) -> dict[str, Any]:
+def _destination(what: dict[str, Any], agent_id: str) -> dict[str, Any]:
     return {"file_name": what["file_name"], "target_agent_id": agent_id, "target_file_dir": what["target_file_dir"]}
 
 
@@ -221,10 +228,6 @@ def _follow_job(context: Context, job_id: str, what: dict[str, Any] | None = Non
 
 def _note(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.jobs.update(args.job, note=args.note or None))
-
-
-def _cancel(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.jobs.cancel(args.job))
 
 
 def _redrive(context: Context, args: argparse.Namespace) -> Exit | None:
@@ -273,17 +276,3 @@ def _show_job(context: Context, args: argparse.Namespace) -> Exit | None:
         columns.insert(3, "arrived")
     output.table(targets, columns)
     return None
-
-
-def _list_jobs(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.jobs.list(
-            biz_id=args.biz_id,
-            app_id=args.app_id,
-            file_path=args.file_path,
-            status=args.status,
-            limit=args.limit,
-            cursor=cursor,
-        ),
-        ("job_id", "status", "file_name", "create_time", "finish_time", "counts"),
-    )

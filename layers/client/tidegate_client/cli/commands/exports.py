@@ -5,20 +5,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import getpass
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, add_timezone, given
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_timezone, add_watch, given, given_of
 from tidegate_client.cli.output import ByteBar
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import UsageError
+from tidegate_client.http import read_written
+from tidegate_client.models import ExportOptions
+from tidegate_client.resources.exports import Exports
 
 
 def register(subparsers: Subparsers) -> None:
-    export = Group(subparsers, "export", "CSV, Excel, JSON lines and Parquet files from rows or a paged source")
+    export = Group(
+        subparsers,
+        "export",
+        "CSV, Excel, JSON lines and Parquet files from rows or a paged source",
+        lambda client: client.exports,
+        "task_id",
+    )
     submit = export.command("submit", _submit, "submit an export")
     submit.add_argument("--name", help="name of the export, 2 to 60 characters")
     source = submit.add_mutually_exclusive_group()
@@ -46,6 +54,7 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument(
         "--password",
         action="store_true",
+        default=None,
         help="encrypt the file; asks for the password, or takes it from TIDEGATE_FILE_PASSWORD",
     )
     submit.add_argument("--credential", metavar="NAME", help="the stored credential to send to the source")
@@ -70,17 +79,15 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     submit.add_argument("--fields", type=_json, metavar="JSON", help="more fields of POST /v1/task, as JSON or @FILE")
     submit.add_argument("--multiple", action="store_true", help="several tables (POST /v1/task/multiple)")
-    submit.add_argument("--watch", action="store_true", help="show its progress, then download the file")
+    add_watch(submit, "show its progress, then download the file")
     submit.add_argument(
         "-o", "--output", type=Path, help="where --watch puts the file (default: its own name, in this folder)"
     )
-    add_timeout(submit)
 
-    for name, run, text in (("status", _status, "show an export"), ("get", _get, "download a finished export")):
-        parser = export.command(name, run, text)
-        parser.add_argument("task_id")
-        if run is _get:
-            parser.add_argument("-o", "--output", type=Path, help="default: its own name, in this folder")
+    export.call("status", Exports.get, "show an export")
+    get = export.command("get", _get, "download a finished export")
+    get.add_argument("task_id")
+    get.add_argument("-o", "--output", type=Path, help="default: its own name, in this folder")
 
     note = export.command("note", _note, "change the note of an export")
     note.add_argument("task_id")
@@ -92,17 +99,24 @@ def register(subparsers: Subparsers) -> None:
     placeholders = export.command("placeholders", _placeholders, "show what a template asks for (submit --fill)")
     placeholders.add_argument("file_id")
 
-    schedules = export.command("schedules", _schedules, "list recurring exports")
-    add_paging(schedules)
-    runs = export.command("runs", _runs, "list the runs of a recurring export, newest first")
-    runs.add_argument("schedule_id")
-    add_paging(runs)
-    for name, run, text in (
-        ("pause", _pause, "pause a recurring export"),
-        ("resume", _resume, "run it on its schedule again"),
-        ("unschedule", _unschedule, "delete a recurring export; the exports that it created stay"),
-    ):
-        export.command(name, run, text).add_argument("schedule_id")
+    columns = (
+        "schedule_id",
+        "name",
+        "type",
+        "schedule",
+        "timezone",
+        "status",
+        "next_run",
+        "last_task_id",
+        "last_error",
+    )
+    export.pages("schedules", Exports.schedules, columns, "list recurring exports")
+    text = "list the runs of a recurring export, newest first"
+    export.pages("runs", Exports.runs, ("due", "state", "task_id", "reason"), text, "schedule_id")
+    export.call("pause", Exports.pause_schedule, "pause a recurring export", "schedule_id")
+    export.call("resume", Exports.resume_schedule, "run it on its schedule again", "schedule_id")
+    text = "delete a recurring export; the exports that it created stay"
+    export.call("unschedule", Exports.delete_schedule, text, "schedule_id")
 
     change = export.command("change", _change, "change when a recurring export runs, or what it exports")
     change.add_argument("schedule_id")
@@ -116,16 +130,22 @@ def register(subparsers: Subparsers) -> None:
     )
     change.add_argument("--revision", type=int, help="refuse if it was changed since this revision")
 
-    listing = export.command("list", _list, "list exports, newest first")
-    for option in ("--status", "--operator-id", "--merchant-id", "--name"):
-        listing.add_argument(option)
-    listing.add_argument("--merchant-type", type=int)
-    add_paging(listing)
+    export.pages(
+        "list",
+        Exports.list,
+        ("task_id", "name", "type", "status", "file_name", "size", "create_time", "finish_time"),
+        "list exports, newest first",
+        status={},
+        operator_id={},
+        merchant_id={},
+        name={},
+        merchant_type={"type": int},
+    )
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(Path(text[1:]).read_text(encoding="utf-8-sig") if text.startswith("@") else text)
+        return read_written(Path(text[1:]).read_text(encoding="utf-8-sig") if text.startswith("@") else text)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -147,30 +167,24 @@ def _bucket(text: str) -> dict[str, str]:
 
 
 def _rows(source: str) -> Any:
-    """The rows of a JSON file; as text if a float would lose digits. The API accepts both."""
+    """The rows of a JSON file, with their digits."""
+    if source.startswith("@") and not Path(source).exists():
+        # As the options that take JSON or @FILE.
+        source = source[1:]
     content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     try:
         # With or without a byte order mark.
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"--data {source} is not UTF-8 (at byte {error.start}): save it as UTF-8") from error
-    lossy = False
-
-    def number(digits: str) -> float:
-        nonlocal lossy
-        value = float(digits)
-        lossy = lossy or repr(value) != digits
-        return value
-
     try:
-        rows = json.loads(text, parse_float=number)
+        return read_written(text)
     except ValueError as error:
         raise UsageError(f"--data {source} is not JSON: {error}") from error
-    return text if lossy else rows
 
 
 def _password() -> str:
-    """Never an argument: those are in the history of the shell and in the list of processes."""
+    """The password, from the environment or a prompt. As an argument, the shell's history would keep it."""
     if given := os.environ.get("TIDEGATE_FILE_PASSWORD"):
         return given
     if not sys.stdin.isatty():
@@ -182,32 +196,7 @@ def _password() -> str:
 
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
-    simple = (
-        "name",
-        "source_url",
-        "type",
-        "file_name",
-        "template",
-        "title",
-        "sheet_name",
-        "summary",
-        "header",
-        "footer",
-    )
-    more = (
-        "step",
-        "callback",
-        "note",
-        "priority",
-        "encoding",
-        "compression",
-        "parallel",
-        "source_timeout",
-        "deliver",
-        "email",
-        "source",
-    )
-    fields = {**given(args, *simple, *more, "source_timeout"), **(args.fields or {})}
+    fields = {**given(args, "name"), **given_of(args, ExportOptions), **(args.fields or {})}
     if fields.get("type", "csv") == "csv" and "bom" not in fields:
         # Excel needs the byte order mark to recognise UTF-8. Programs do not, so the API's default has none.
         fields.setdefault("encoding", "utf-8-sig")
@@ -254,10 +243,6 @@ def follow_export(context: Context, task_id: str, output: Path | None) -> Exit:
     return ended
 
 
-def _status(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.exports.get(args.task_id))
-
-
 def _note(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.exports.update(args.task_id, note=args.note or None))
 
@@ -289,43 +274,8 @@ def _placeholders(context: Context, args: argparse.Namespace) -> None:
     context.output.event(found, "\n".join(f"{name}  {what}" for name, what in asked.items()) or "no placeholders")
 
 
-def _schedules(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.exports.schedules(limit=args.limit, cursor=cursor),
-        ("schedule_id", "name", "type", "schedule", "timezone", "status", "next_run", "last_task_id", "last_error"),
-    )
-
-
-def _runs(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.exports.runs(args.schedule_id, limit=args.limit, cursor=cursor),
-        ("due", "state", "task_id", "reason"),
-    )
-
-
 def _change(context: Context, args: argparse.Namespace) -> None:
     fields = {**given(args, "schedule", "timezone", "name", "file_name", "template", "revision"), **(args.fields or {})}
     if not set(fields) - {"revision"}:
         raise UsageError("nothing to change: give --schedule, --timezone, --name, --file-name, --template or --fields")
     context.output.record(context.client.exports.update_schedule(args.schedule_id, fields))
-
-
-def _pause(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.exports.pause_schedule(args.schedule_id))
-
-
-def _resume(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.exports.resume_schedule(args.schedule_id))
-
-
-def _unschedule(context: Context, args: argparse.Namespace) -> None:
-    context.client.exports.delete_schedule(args.schedule_id)
-    context.output.record({"deleted": args.schedule_id})
-
-
-def _list(context: Context, args: argparse.Namespace) -> None:
-    filters = given(args, "status", "operator_id", "merchant_type", "merchant_id", "name")
-    context.show_list(
-        lambda cursor: context.client.exports.list(**filters, limit=args.limit, cursor=cursor),
-        ("task_id", "name", "type", "status", "file_name", "size", "create_time", "finish_time"),
-    )

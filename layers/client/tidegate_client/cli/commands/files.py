@@ -12,19 +12,19 @@ from tidegate_client.cli.context import (
     Group,
     Subparsers,
     add_command,
-    add_paging,
     add_politeness,
-    add_timeout,
+    add_watch,
     given,
     politeness,
 )
 from tidegate_client.cli.output import ByteBar
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import TransferError
+from tidegate_client.resources.files import Files
 
 
 def register(subparsers: Subparsers) -> None:
-    file = Group(subparsers, "file", "files of the library")
+    file = Group(subparsers, "file", "files of the library", lambda client: client.files, "file_id")
     put = file.command("put", _put, "upload a local file; an interrupted upload of a large file is resumed")
     put.add_argument("source", type=Path)
     _add_name(put)
@@ -33,8 +33,7 @@ def register(subparsers: Subparsers) -> None:
     get.add_argument("file_id")
     get.add_argument("-o", "--output", type=Path, help="default: the file's own name, in this folder")
 
-    show = file.command("show", _show, "show a file's record")
-    show.add_argument("file_id")
+    file.call("show", Files.get, "show a file's record")
 
     extract = file.command("extract", _extract, "extract a zip or tar of the library into files of the library")
     extract.add_argument("file_id")
@@ -43,8 +42,7 @@ def register(subparsers: Subparsers) -> None:
         "--include", action="append", default=[], metavar="GLOB", help="only these, as in *.deb (repeatable)"
     )
     extract.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="not these (repeatable)")
-    extract.add_argument("--watch", action="store_true", help="show the progress until it ends")
-    add_timeout(extract)
+    add_watch(extract)
 
     delete = file.command("delete", _delete, "delete a file; its content is deleted with the last file that has it")
     delete.add_argument("file_id")
@@ -61,14 +59,17 @@ def register(subparsers: Subparsers) -> None:
     ingest.add_argument("--channel")
     ingest.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     add_politeness(ingest)
-    ingest.add_argument("--watch", action="store_true", help="show the progress until it ends")
-    add_timeout(ingest)
+    add_watch(ingest)
 
-    listing = file.command("list", _list, "list files, newest first")
-    listing.add_argument("--biz-id", type=int)
-    listing.add_argument("--app-id", type=int)
-    listing.add_argument("--file-path")
-    add_paging(listing)
+    file.pages(
+        "list",
+        Files.list,
+        ("file_id", "biz_id", "app_id", "file_path", "file_name", "size", "state", "created_at"),
+        "list files, newest first",
+        biz_id={"type": int},
+        app_id={"type": int},
+        file_path={},
+    )
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
@@ -105,10 +106,6 @@ def _get(context: Context, args: argparse.Namespace) -> None:
     context.output.record({**record, "saved_to": str(destination)})
 
 
-def _show(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.files.get(args.file_id))
-
-
 def _extract(context: Context, args: argparse.Namespace) -> Exit | None:
     made = context.client.files.extract(args.file_id, args.to, include=args.include, exclude=args.exclude)
     if args.watch:
@@ -131,12 +128,3 @@ def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:
         return follow(context, [made["request_id"]])
     context.output.record(made)
     return None
-
-
-def _list(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.files.list(
-            biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, limit=args.limit, cursor=cursor
-        ),
-        ("file_id", "biz_id", "app_id", "file_path", "file_name", "size", "state", "created_at"),
-    )

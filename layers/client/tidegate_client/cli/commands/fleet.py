@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, given_of
 from tidegate_client.errors import UsageError
+from tidegate_client.models import EnrolmentOptions
+from tidegate_client.resources.agents import Agents
 
 _COLUMNS = ("agent_id", "state", "last_seen", "version", "zone", "groups", "labels", "free_bytes", "duplicate_at")
 
 
 def register(subparsers: Subparsers) -> None:
-    fleet = Group(subparsers, "fleet", "the hosts that run an agent")
-    listing = fleet.command("list", _list, "list hosts")
-    listing.add_argument("--group")
-    listing.add_argument("--state", choices=("online", "offline"))
-    add_paging(listing)
+    fleet = Group(subparsers, "fleet", "the hosts that run an agent", lambda client: client.agents, "agent_id")
+    fleet.pages("list", Agents.list, _COLUMNS, "list hosts", group={}, state={"choices": ("online", "offline")})
     show = fleet.command("show", _show, "show a host and its open transfers")
     show.add_argument("agent_id")
     show.add_argument("--files", action="store_true", help="what releases have put on it, and what was changed since")
@@ -25,8 +24,7 @@ def register(subparsers: Subparsers) -> None:
     _add_groups(change)
     change.add_argument("--no-groups", action="store_true", help="remove it from all groups")
     change.add_argument("--no-labels", action="store_true", help="remove all labels")
-    delete = fleet.command("delete", _delete, "remove a host, revoke all its keys and close its connections")
-    delete.add_argument("agent_id")
+    fleet.call("delete", Agents.delete, "remove a host, revoke all its keys and close its connections")
     token = fleet.command("token", _token, "create a token for `tidegate agent enrol` (admin)")
     _add_groups(token)
     token.add_argument("--uses", type=int, metavar="N", help="how many hosts may enrol with it (default 1)")
@@ -48,13 +46,6 @@ def label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _list(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.agents.list(group=args.group, state=args.state, limit=args.limit, cursor=cursor),
-        _COLUMNS,
-    )
-
-
 def _show(context: Context, args: argparse.Namespace) -> None:
     if not args.files:
         context.output.record(context.client.agents.get(args.agent_id))
@@ -73,20 +64,10 @@ def _set(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.agents.change(args.agent_id, groups=groups, labels=labels))
 
 
-def _delete(context: Context, args: argparse.Namespace) -> None:
-    context.client.agents.delete(args.agent_id)
-    context.output.record({"deleted": args.agent_id})
-
-
 def _token(context: Context, args: argparse.Namespace) -> None:
-    made = context.client.agents.create_enrolment(
-        groups=args.group,
-        labels=dict(args.label or ()),
-        uses=args.uses,
-        expires_in=args.expires_in,
-        replace=args.replace,
-    )
+    options = given_of(args, EnrolmentOptions) | {"groups": args.group, "labels": dict(args.label or ())}
+    made = context.client.agents.create_enrolment(**options)
     context.output.record(made)
     context.output.note(
-        f"on the host: tidegate agent enrol --url {context.client.http.api_url} --token TOKEN --agent-id ID"
+        f"on the host: tidegate agent enrol --url {context.client.http.api_url} --token {made['token']} --agent-id ID"
     )

@@ -6,13 +6,14 @@ import argparse
 
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
 from tidegate_client.models import Key
+from tidegate_client.resources.keys import Keys
 
 SCOPES = ("read", "write", "agent", "unmask")
 _COLUMNS = ("key_id", "name", "scopes", "agent_id", "state", "last_used_at", "expires_at")
 
 
 def register(subparsers: Subparsers) -> None:
-    key = Group(subparsers, "key", "keys (admin)")
+    key = Group(subparsers, "key", "keys (admin)", lambda client: client.keys, "key_id")
     create = key.command("create", _create, "create a key of a project; it is shown only once")
     create.add_argument("project_id")
     create.add_argument(
@@ -27,8 +28,7 @@ def register(subparsers: Subparsers) -> None:
     rotate = key.command("rotate", _rotate, "create a new key; the old one works for the overlap")
     rotate.add_argument("key_id", help="`tidegate key list` shows it; `admin` is the admin key of the deployment")
     rotate.add_argument("--overlap", type=int, metavar="SECONDS", help="how long the old key works (default: a day)")
-    delete = key.command("delete", _delete, "revoke a key and close its WebSockets")
-    delete.add_argument("key_id")
+    key.call("delete", Keys.delete, "revoke a key and close its WebSockets")
 
 
 def _add_name_and_expiry(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +62,3 @@ def _list(context: Context, args: argparse.Namespace) -> None:
         context.show_list(lambda cursor: keys.list(args.project_id, limit=args.limit, cursor=cursor), _COLUMNS)
     else:
         context.show_list(lambda cursor: keys.list_admin(limit=args.limit, cursor=cursor), _COLUMNS)
-
-
-def _delete(context: Context, args: argparse.Namespace) -> None:
-    context.client.keys.delete(args.key_id)
-    context.output.record({"deleted": args.key_id})

@@ -22,6 +22,7 @@ from tidegate_client.cli.context import Context, Exit, Group, Subparsers
 from tidegate_client.cli.output import Live, bar
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, Forbidden, TransferError, Unauthorized, UsageError
+from tidegate_client.http import read_written
 from tidegate_client.resources.paging import walk
 
 Row = Mapping[str, Any]
@@ -245,7 +246,7 @@ def _sources(row: Row) -> tuple[list[Any], int]:
         source = _unserialized(stored)
         return list(source.get("srcs") or ()), int(source.get("interval") or 0)
     # Rows as JSON, of the centre's first version.
-    rows = json.loads(stored) if stored else []
+    rows = read_written(stored) if stored else []
     if not rows:
         raise ValueError("it has neither a URL nor rows")
     return [rows], 0
@@ -388,11 +389,7 @@ def _batch_jobs(context: Context, args: argparse.Namespace) -> Exit:
 
 
 def _business(
-    client: Client,
-    row: Row,
-    made: Mapping[tuple[str, str], str],
-    ids: dict[str, str],
-    timeouts: dict[str, int],
+    client: Client, row: Row, made: Mapping[tuple[str, str], str], ids: dict[str, str], timeouts: dict[str, int]
 ) -> Item:
     old, name = f"biz {row['biz_id']}", str(row["biz_name"])
     try:

@@ -6,20 +6,23 @@ import argparse
 from datetime import date, datetime, timezone
 
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
+from tidegate_client.resources.operations import Callbacks, Compensation, Operations
 
 
 def register(subparsers: Subparsers) -> None:
-    compensation = Group(subparsers, "compensation", "the poll that starts overdue work")
-    compensation.command(
-        "show", _compensation, "show its interval, its last and next poll, and how much it has started"
+    compensation = Group(
+        subparsers, "compensation", "the poll that starts overdue work", lambda client: client.compensation
     )
-    compensation.command("trigger", _trigger, "poll now (admin)")
+    compensation.call(
+        "show", Compensation.get, "show its interval, its last and next poll, and how much it has started"
+    )
+    compensation.call("trigger", Compensation.trigger, "poll now (admin)")
 
-    callback = Group(subparsers, "callback", "deliveries of callbacks")
+    callback = Group(subparsers, "callback", "deliveries of callbacks", lambda client: client.callbacks, "delivery_id")
     deliveries = callback.command("list", _callbacks, "list deliveries and their state")
     deliveries.add_argument("--task", metavar="ID")
     add_paging(deliveries)
-    callback.command("redeliver", _redeliver, "send a callback again").add_argument("delivery_id")
+    callback.call("redeliver", Callbacks.redeliver, "send a callback again")
 
     audit = add_command(subparsers, "audit", _audit, "list every change: who, when, from, to, why")
     audit.add_argument("record", nargs="?", help="only changes of this record")
@@ -41,9 +44,9 @@ def register(subparsers: Subparsers) -> None:
     archive.add_argument("--request", metavar="ID")
     add_paging(archive)
     add_command(subparsers, "system", _system, "show version, parameters and alarms of the deployment (admin)")
-    ops = Group(subparsers, "ops", "freeze and thaw the deployment (admin)")
-    ops.command("freeze", _freeze, "start nothing new, until it is thawed").add_argument("reason")
-    ops.command("thaw", _thaw, "end the freeze and start everything that is due")
+    ops = Group(subparsers, "ops", "freeze and thaw the deployment (admin)", lambda client: client.operations)
+    ops.call("freeze", Operations.freeze, "start nothing new, until it is thawed", "reason")
+    ops.call("thaw", Operations.thaw, "end the freeze and start everything that is due")
     ops.command("reconcile", _reconcile, "after the table was restored: stop executions that it does not know")
     cleanup = add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
     cleanup.add_argument("--confirm", metavar="RUN_ID", help="allow what a daily run that stopped itself wanted to do")
@@ -56,20 +59,8 @@ def _day(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not a date: give a day as in 2026-11-16") from error
 
 
-def _compensation(context: Context, _args: argparse.Namespace) -> None:
-    context.output.record(context.client.compensation.get())
-
-
 def _system(context: Context, _args: argparse.Namespace) -> None:
     context.output.record(context.client.operations.system())
-
-
-def _freeze(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.operations.freeze(args.reason))
-
-
-def _thaw(context: Context, _args: argparse.Namespace) -> None:
-    context.output.record(context.client.operations.thaw())
 
 
 def _reconcile(context: Context, _args: argparse.Namespace) -> None:
@@ -80,19 +71,11 @@ def _reconcile(context: Context, _args: argparse.Namespace) -> None:
     context.output.record({"stopped": stopped})
 
 
-def _trigger(context: Context, _args: argparse.Namespace) -> None:
-    context.output.record(context.client.compensation.trigger())
-
-
 def _callbacks(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.callbacks.list(task_id=args.task, limit=args.limit, cursor=cursor),
         ("delivery_id", "type", "task_id", "callback_state", "tries", "next_attempt_at", "url"),
     )
-
-
-def _redeliver(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.callbacks.redeliver(args.delivery_id))
 
 
 def _audit(context: Context, args: argparse.Namespace) -> None:

@@ -8,25 +8,17 @@ import argparse
 import json
 from typing import Any
 
-from tidegate_client.cli.context import Command, Context, Exit, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.context import Command, Context, Exit, Group, Subparsers, add_watch, given
 from tidegate_client.cli.views import follow
-
-ACTIONS = {
-    "cancel": "cancel a request; a running one is stopped",
-    "pause": "pause a request: it does not run until it is resumed",
-    "resume": "let a paused request run",
-    "retry": "run a failed or cancelled request again",
-    "retry-now": "end the back-off of a request",
-}
+from tidegate_client.resources.operations import Queue
+from tidegate_client.resources.requests import Requests
 
 
 def register(subparsers: Subparsers) -> None:
-    queue = Group(subparsers, "queue", "the request queue and its channels")
+    queue = Group(subparsers, "queue", "the request queue and its channels", lambda client: client.queue)
     queue.command("stats", _stats, "show capacity, running, queued and oldest wait of each channel")
-    listing = queue.command("list", _list, "list requests that wait or run")
-    listing.add_argument("--channel")
-    listing.add_argument("--status")
-    add_paging(listing)
+    columns = ("request_id", "type", "channel", "status", "priority", "attempts", "last_wait_reason", "create_time")
+    queue.pages("list", Queue.list, columns, "list requests that wait or run", channel={}, status={})
     for name, text in (("pause", "start no more requests (admin)"), ("resume", "start requests again (admin)")):
         scoped = queue.command(name, _switch(name), text)
         scoped.add_argument("scope", nargs="?", default="all", help="a channel; default: all")
@@ -36,26 +28,27 @@ def register(subparsers: Subparsers) -> None:
     queue.command("host-pauses", _host_pauses, "list origins that asked for a pause")
     queue.command("clear-pause", _clear_pause, "end the pause of an origin").add_argument("origin")
 
-    request = Group(subparsers, "request", "requests of the queue")
+    request = Group(subparsers, "request", "requests of the queue", lambda client: client.requests, "request_id")
     create = request.command("create", _create, "queue a request")
     create.add_argument("type", choices=("scan", "associate", "check", "download", "extract"))
     create.add_argument("--payload", type=_object, default={}, metavar="JSON")
     create.add_argument("--subscription", metavar="ID")
     create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     create.add_argument("--channel")
-    create.add_argument("--watch", action="store_true", help="show its progress until it ends")
-    add_timeout(create)
-    request.command("show", _show, "show a request").add_argument("request_id")
+    add_watch(create)
+    request.call("show", Requests.get, "show a request")
     bulk = request.command("bulk", _bulk, "cancel, retry or prioritize all requests that match")
-    bulk.add_argument("action", choices=("cancel", "retry", "prioritize"))
+    bulk.add_argument("action", choices=("cancel", "retry", "retry-now", "prioritize"))
     bulk.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     for option in ("--type", "--channel", "--status", "--subscription-id"):
         bulk.add_argument(option)
-    log = request.command("log", _log, "show the execution log of a request")
-    log.add_argument("request_id")
-    add_paging(log)
-    for name, text in ACTIONS.items():
-        request.command(name, _action(name), text).add_argument("request_id")
+    of_log = ("at", "attempt", "event", "seconds", "code", "detail")
+    request.pages("log", Requests.log, of_log, "show the execution log of a request", "request_id")
+    request.call("cancel", Requests.cancel, "cancel a request; a running one is stopped")
+    request.call("pause", Requests.pause, "pause a request: it does not run until it is resumed")
+    request.call("resume", Requests.resume, "let a paused request run")
+    request.call("retry", Requests.retry, "run a failed request again")
+    request.call("retry-now", Requests.retry_now, "end the back-off of a request")
     prioritize = request.command("prioritize", _prioritize, "set the priority of a request; 1 runs first")
     prioritize.add_argument("request_id")
     prioritize.add_argument("priority", type=int, choices=range(1, 11), metavar="1-10")
@@ -90,15 +83,6 @@ def _show_channels(context: Context, stats: dict[str, Any]) -> None:
     context.output.table(rows, ("channel", "capacity", "running", "queued", "paused", "oldest_wait_s"))
 
 
-def _list(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.queue.list(
-            channel=args.channel, status=args.status, limit=args.limit, cursor=cursor
-        ),
-        ("request_id", "type", "channel", "status", "priority", "attempts", "last_wait_reason", "create_time"),
-    )
-
-
 def _switch(name: str) -> Command:
     def run(context: Context, args: argparse.Namespace) -> None:
         switch = context.client.queue.pause if name == "pause" else context.client.queue.resume
@@ -121,11 +105,7 @@ def _clear_pause(context: Context, args: argparse.Namespace) -> None:
 
 def _create(context: Context, args: argparse.Namespace) -> Exit | None:
     made = context.client.requests.create(
-        args.type,
-        args.payload,
-        subscription_id=args.subscription,
-        priority=args.priority,
-        channel=args.channel,
+        args.type, args.payload, subscription_id=args.subscription, priority=args.priority, channel=args.channel
     )
     if args.watch:
         return follow(context, [made["request_id"]])
@@ -133,28 +113,9 @@ def _create(context: Context, args: argparse.Namespace) -> Exit | None:
     return None
 
 
-def _show(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.requests.get(args.request_id))
-
-
 def _bulk(context: Context, args: argparse.Namespace) -> None:
     wanted = {name: str(value) for name, value in given(args, "type", "channel", "status", "subscription_id").items()}
     context.output.record(context.client.requests.bulk(args.action, priority=args.priority, **wanted))
-
-
-def _log(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.requests.log(args.request_id, limit=args.limit, cursor=cursor),
-        ("at", "attempt", "event", "seconds", "code", "detail"),
-    )
-
-
-def _action(name: str) -> Command:
-    def run(context: Context, args: argparse.Namespace) -> None:
-        act = getattr(context.client.requests, name)
-        context.output.record(act(args.request_id))
-
-    return run
 
 
 def _prioritize(context: Context, args: argparse.Namespace) -> None:

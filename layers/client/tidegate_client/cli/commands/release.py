@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from tidegate_client.cli.commands.fleet import label
-from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
+from tidegate_client.cli.context import Context, Group, Subparsers
 from tidegate_client.errors import UsageError
+from tidegate_client.resources.releases import Releases
 
 _COLUMNS = ("name", "status", "revision", "stable", "share", "reason")
 _HOSTS = ("agent_id", "state", "revision", "desired", "wave", "reason", "reported_at")
@@ -15,30 +16,23 @@ _STATES = ("current", "staged", "failed", "drifted", "behind", "offline", "gone"
 
 
 def register(subparsers: Subparsers) -> None:
-    release = Group(subparsers, "release", "what should be on which hosts, and the way back")
+    what = "what should be on which hosts, and the way back"
+    release = Group(subparsers, "release", what, lambda client: client.releases, "name")
     _add_put(release.command("put", _put, "make this the desired revision of a release"))
-    for name, action, text in (
-        ("show", _show, "show a release: its revision, status and hosts by state"),
-        ("pause", _pause, "let hosts take and activate nothing new"),
-        ("resume", _resume, "go on after a pause, or with a revision that failed"),
-        ("activate", _activate, "let hosts put a staged revision in place"),
-        ("delete", _delete, "delete a release; its files stay on the hosts"),
-    ):
-        release.command(name, action, text).add_argument("name")
-    add_paging(release.command("list", _list, "list releases"))
-    for name, action, text in (
-        ("hosts", _hosts, "list the hosts of a release with what they have"),
-        ("drift", _drift, "list hosts on which somebody changed a file"),
-        ("revisions", _revisions, "list the revisions of a release"),
-    ):
-        listing = release.command(name, action, text)
-        listing.add_argument("name")
-        if name == "hosts":
-            listing.add_argument("--state", choices=_STATES)
-        add_paging(listing)
-    back = release.command("rollback", _rollback, "go back to the last revision that passed, on all hosts at once")
-    back.add_argument("name")
-    back.add_argument("--to", type=int, metavar="N", help="another revision")
+    release.call("show", Releases.get, "show a release: its revision, status and hosts by state")
+    release.call("pause", Releases.pause, "let hosts take and activate nothing new")
+    release.call("resume", Releases.resume, "go on after a pause, or with a revision that failed")
+    release.call("activate", Releases.activate, "let hosts put a staged revision in place")
+    release.call("delete", Releases.delete, "delete a release; its files stay on the hosts")
+    release.pages("list", Releases.list, _COLUMNS, "list releases")
+    text = "list the hosts of a release with what they have"
+    release.pages("hosts", Releases.hosts, _HOSTS, text, "name", state={"choices": _STATES})
+    text = "list hosts on which somebody changed a file"
+    release.pages("drift", Releases.drift, ("agent_id", "revision", "drift", "reported_at"), text, "name")
+    columns = ("number", "created_at", "created_by", "rollback_to", "note")
+    release.pages("revisions", Releases.revisions, columns, "list the revisions of a release", "name")
+    text = "go back to the last revision that passed, on all hosts at once"
+    release.call("rollback", Releases.rollback, text, to={"type": int, "metavar": "N", "help": "another revision"})
     gate = release.command("gate", _gate, "your own verdict on the present wave")
     gate.add_argument("name")
     verdict = gate.add_mutually_exclusive_group(required=True)
@@ -121,55 +115,5 @@ def _file(option: str, text: str, user: str) -> dict[str, str]:
     return {"file_id": file_id, "target_file_dir": directory, "target_user": user}
 
 
-def _show(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.releases.get(args.name))
-
-
-def _list(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(lambda cursor: context.client.releases.list(limit=args.limit, cursor=cursor), _COLUMNS)
-
-
-def _hosts(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.releases.hosts(args.name, state=args.state, limit=args.limit, cursor=cursor),
-        _HOSTS,
-    )
-
-
-def _drift(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.releases.drift(args.name, limit=args.limit, cursor=cursor),
-        ("agent_id", "revision", "drift", "reported_at"),
-    )
-
-
-def _revisions(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.releases.revisions(args.name, limit=args.limit, cursor=cursor),
-        ("number", "created_at", "created_by", "rollback_to", "note"),
-    )
-
-
-def _rollback(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.releases.rollback(args.name, to=args.to))
-
-
-def _pause(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.releases.pause(args.name))
-
-
-def _resume(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.releases.resume(args.name))
-
-
-def _activate(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.releases.activate(args.name))
-
-
 def _gate(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.releases.gate(args.name, passes=args.passes, reason=args.reason))
-
-
-def _delete(context: Context, args: argparse.Namespace) -> None:
-    context.client.releases.delete(args.name)
-    context.output.record({"deleted": args.name})

@@ -8,23 +8,16 @@ import argparse
 import sys
 from typing import cast
 
-from tidegate_client.cli.context import (
-    Command,
-    Context,
-    Group,
-    Subparsers,
-    add_paging,
-    add_politeness,
-    add_timezone,
-    given,
-    politeness,
-)
+from tidegate_client.cli.context import Context, Group, Subparsers, add_politeness, add_timezone, given_of, politeness
 from tidegate_client.errors import UsageError
-from tidegate_client.models import SubscriptionChanges
+from tidegate_client.models import PreviewOptions, SubscriptionChanges, SubscriptionOptions
+from tidegate_client.resources.requests import Credentials, Subscriptions
 
 
 def register(subparsers: Subparsers) -> None:
-    subscription = Group(subparsers, "subscription", "remote sources of files")
+    subscription = Group(
+        subparsers, "subscription", "remote sources of files", lambda client: client.subscriptions, "subscription_id"
+    )
     create = subscription.command("create", _create, "subscribe to a source")
     create.add_argument("name")
     create.add_argument("source_url")
@@ -51,26 +44,22 @@ def register(subparsers: Subparsers) -> None:
     _add_selection(update)
     _add_concurrency(update)
     add_politeness(update)
-    for name, text in (("pause", "stop following the schedule"), ("resume", "follow the schedule again")):
-        subscription.command(name, _switch(name), text).add_argument("subscription_id")
-    subscription.command("show", _show, "show a subscription").add_argument("subscription_id")
-    add_paging(subscription.command("list", _list, "list subscriptions"))
-    download = subscription.command("download", _download, "scan the source now")
-    download.add_argument("subscription_id")
-    download.add_argument(
-        "--confirm-trash", type=int, metavar="N", help="follow the deletion of N files at once, which a scan held back"
-    )
-    tasks = subscription.command("tasks", _tasks, "list its requests, newest first")
-    tasks.add_argument("subscription_id")
-    add_paging(tasks)
-    runs = subscription.command("runs", _runs, "list the runs of its schedule, newest first")
-    runs.add_argument("subscription_id")
-    add_paging(runs)
-    subscription.command("delete", _delete, "delete a subscription and cancel its queued requests").add_argument(
-        "subscription_id"
-    )
+    subscription.call("pause", Subscriptions.pause, "stop following the schedule")
+    subscription.call("resume", Subscriptions.resume, "follow the schedule again")
+    subscription.call("show", Subscriptions.get, "show a subscription")
+    columns = ("subscription_id", "name", "source_url", "schedule", "status", "last_scan", "next_run")
+    subscription.pages("list", Subscriptions.list, columns, "list subscriptions")
+    confirm = {"type": int, "metavar": "N", "help": "follow the deletion of N files at once, which a scan held back"}
+    subscription.call("download", Subscriptions.download, "scan the source now", confirm_trash=confirm)
+    of_tasks = ("request_id", "type", "status", "attempts", "create_time", "finish_time")
+    subscription.pages("tasks", Subscriptions.tasks, of_tasks, "list its requests, newest first", "subscription_id")
+    of_runs = ("due", "state", "request_id", "reason")
+    text = "list the runs of its schedule, newest first"
+    subscription.pages("runs", Subscriptions.runs, of_runs, text, "subscription_id")
+    subscription.call("delete", Subscriptions.delete, "delete a subscription and cancel its queued requests")
 
-    credential = Group(subparsers, "credential", "headers for sources, stored under a name")
+    what = "headers for sources, stored under a name"
+    credential = Group(subparsers, "credential", what, lambda client: client.credentials, "name")
     put = credential.command("put", _put_credential, "store headers, read from stdin as lines of 'Name: value'")
     put.add_argument("name")
     put.add_argument(
@@ -81,11 +70,9 @@ def register(subparsers: Subparsers) -> None:
         help="the only place they are sent to (repeatable)",
     )
     credential.command("list", _list_credentials, "list names and origins, never a value")
-    credential.command("delete", _delete_credential, "delete stored headers").add_argument("name")
+    credential.call("delete", Credentials.delete, "delete stored headers")
 
 
-_SELECTION = ("format", "include", "exclude", "file_path", "recursive")
-_OPTIONS = ("schedule", "timezone", "credentials", *_SELECTION, "compare", "on_delete", "priority", "concurrency")
 # For these "none" is a value like any other.
 _NOT_REMOVABLE = frozenset({"name", "source_url"})
 
@@ -115,9 +102,8 @@ def _add_concurrency(parser: argparse.ArgumentParser) -> None:
 
 
 def _preview(context: Context, args: argparse.Namespace) -> None:
-    found = context.client.subscriptions.preview(
-        args.source_url, subscription_id=args.subscription, **given(args, *_SELECTION)
-    )
+    options = given_of(args, PreviewOptions)
+    found = context.client.subscriptions.preview(args.source_url, subscription_id=args.subscription, **options)
     context.output.note(f"{found.format}: {found.chosen} of {found.listed} files")
     if args.subscription:
         context.output.note(f"{found.new} new, {found.changed} changed, {found.gone} gone")
@@ -126,7 +112,7 @@ def _preview(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
-    named = given(args, "name", "source_url", *_OPTIONS, "revision")
+    named = given_of(args, SubscriptionChanges)
     changes = {
         name: None if value == "none" and name not in _NOT_REMOVABLE else value for name, value in named.items()
     } | politeness(args)
@@ -137,52 +123,9 @@ def _update(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.subscriptions.update(args.subscription_id, cast(SubscriptionChanges, changes)))
 
 
-def _switch(name: str) -> Command:
-    def run(context: Context, args: argparse.Namespace) -> None:
-        context.output.record(getattr(context.client.subscriptions, name)(args.subscription_id))
-
-    return run
-
-
 def _create(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "biz_id", "app_id", *_OPTIONS)
-    options = {**optional, **politeness(args)}
+    options = given_of(args, SubscriptionOptions) | politeness(args)
     context.output.record(context.client.subscriptions.create(args.name, args.source_url, **options))
-
-
-def _show(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.subscriptions.get(args.subscription_id))
-
-
-def _list(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.subscriptions.list(limit=args.limit, cursor=cursor),
-        ("subscription_id", "name", "source_url", "schedule", "status", "last_scan", "next_run"),
-    )
-
-
-def _download(context: Context, args: argparse.Namespace) -> None:
-    request = context.client.subscriptions.download(args.subscription_id, confirm_trash=args.confirm_trash)
-    context.output.record(request)
-
-
-def _tasks(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.subscriptions.tasks(args.subscription_id, limit=args.limit, cursor=cursor),
-        ("request_id", "type", "status", "attempts", "create_time", "finish_time"),
-    )
-
-
-def _runs(context: Context, args: argparse.Namespace) -> None:
-    context.show_list(
-        lambda cursor: context.client.subscriptions.runs(args.subscription_id, limit=args.limit, cursor=cursor),
-        ("due", "state", "request_id", "reason"),
-    )
-
-
-def _delete(context: Context, args: argparse.Namespace) -> None:
-    context.client.subscriptions.delete(args.subscription_id)
-    context.output.record({"deleted": args.subscription_id})
 
 
 def _put_credential(context: Context, args: argparse.Namespace) -> None:
@@ -200,8 +143,3 @@ def _put_credential(context: Context, args: argparse.Namespace) -> None:
 
 def _list_credentials(context: Context, _args: argparse.Namespace) -> None:
     context.output.table(context.client.credentials.list()["items"], ("name", "origins", "headers", "updated_at"))
-
-
-def _delete_credential(context: Context, args: argparse.Namespace) -> None:
-    context.client.credentials.delete(args.name)
-    context.output.record({"deleted": args.name})

@@ -25,7 +25,7 @@ def register(subparsers: Subparsers) -> None:
     listen = webhook.command("listen", _listen, "receive callbacks on this machine, verify and print them")
     listen.add_argument("--port", type=int, default=8787)
     listen.add_argument("--host", default="127.0.0.1")
-    listen.add_argument("--secret", help="whsec_… of this origin or the project (default: TIDEGATE_CALLBACK_SECRET)")
+    listen.add_argument("--secret", help="whsec_… (default: TIDEGATE_CALLBACK_SECRET, else asked for by your login)")
     listen.add_argument(
         "--answer",
         type=int,
@@ -44,10 +44,7 @@ def _secret(context: Context, args: argparse.Namespace) -> None:
 
 def _listen(context: Context, args: argparse.Namespace) -> None:
     secret = args.secret or os.environ.get("TIDEGATE_CALLBACK_SECRET")
-    if not secret:
-        raise UsageError(
-            "no callback secret: set TIDEGATE_CALLBACK_SECRET; `tidegate key create PROJECT_ID --scope write` prints it"
-        )
+    secret = secret or context.client.projects.origin_secret(f"http://{args.host}:{args.port}")
     try:
         listener = Listener((args.host, args.port), secret, context.output, args.answer)
     except OSError as error:
