@@ -151,6 +151,26 @@ def arrow_parquet(pages: Pages) -> None:
             writer.write_batch(batch)
 
 
+def duck_csv(pages: Pages) -> None:
+    """Guards nothing."""
+    duck(pages, "csv, header")
+
+
+def duck_parquet(pages: Pages) -> None:
+    duck(pages, "parquet, compression gzip")
+
+
+def duck(pages: Pages, options: str) -> None:
+    """In one thread: all threads of a process count as its time, and several cost more than they save."""
+    import duckdb
+    import pyarrow
+
+    rows = pyarrow.Table.from_batches(list(arrow_batches(pages)))
+    with tempfile.TemporaryDirectory() as folder, duckdb.connect(config={"threads": 1}) as database:
+        database.register("pulled", rows)
+        database.execute(f"COPY (SELECT * FROM pulled) TO '{folder}/out' (FORMAT {options})")
+
+
 def arrow_batches(pages: Pages) -> Iterator[Any]:
     import orjson
     import pyarrow
@@ -168,8 +188,10 @@ WAYS: dict[str, Callable[[Pages], None]] = {
     "orjson + rustpy-xlsxwriter": rust,
     "csv, guarded": guarded_csv,
     "orjson + pyarrow csv": arrow_csv,
+    "orjson + pyarrow + DuckDB csv": duck_csv,
     "parquet": own_parquet,
     "orjson + pyarrow parquet": arrow_parquet,
+    "orjson + pyarrow + DuckDB parquet": duck_parquet,
 }
 
 

@@ -24,14 +24,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.bench.bench_export import peak_mb
+from tests.bench.bench_export import fill_cells, peak_mb
 from tests.bench.figures import Figure, few, table
+from tests.support.exports.fill import sheet_of
 from tests.support.exports.samples import mixed_rows
 from tidegate.aws.s3 import PlannedPart, StoredPiece
 from tidegate.exports import PARALLEL
-from tidegate.exports.model import ExportSpec, TableSpec
+from tidegate.exports.model import ExportSpec, Fill, TableSpec
 from tidegate.exports.pull import THREADS, RangePlan, pull
 from tidegate.exports.ranges import join, work
+from tidegate.exports.store import fill_object
 from tidegate.queue.model import Request
 
 SECTION = "Exports in ranges, Excel, ten columns, pages of 1,000 rows"
@@ -137,15 +139,28 @@ def bench_exports(objects: Any, source: Any, most_lanes: int = 8) -> Any:
     )
 
 
-def spec(parallel: int) -> ExportSpec:
-    return ExportSpec((TableSpec(source_url="http://source/"),), type="excel", step=STEP, parallel=parallel)
+def spec(parallel: int, fill: bool = False) -> ExportSpec:
+    filled = Fill("template", {"who": "ACME"}) if fill else None
+    return ExportSpec(
+        (TableSpec(source_url="http://source/"),), type="excel", step=STEP, parallel=parallel, fill=filled
+    )
 
 
-def lane(place: Path, rows: int, wait: float, parallel: int, number: int, plan: RangePlan) -> None:
+def planned(objects: Any, rows: int, wait: float, parallel: int, fill: bool) -> RangePlan:
+    if fill:
+        objects.put(fill_object(REQUEST.project_id, REQUEST.request_id), sheet_of(fill_cells()))
+    exports = bench_exports(objects, _source(rows, wait))
+    plan = pull(exports, REQUEST, spec(parallel, fill), lambda _: None, 900)
+    if not isinstance(plan, RangePlan):
+        raise SystemExit(f"not planned as expected: {plan}")
+    return plan
+
+
+def lane(place: Path, rows: int, wait: float, parallel: int, number: int, plan: RangePlan, fill: bool = False) -> None:
     objects: Any = Folder(place)
     began = time.process_time()
     exports = bench_exports(objects, _source(rows, wait))
-    work(exports, REQUEST, spec(parallel), number, lambda _: None, 900, plan)
+    work(exports, REQUEST, spec(parallel, fill), number, lambda _: None, 900, plan)
     (place / f"seconds-{number}").write_text(str(time.process_time() - began))
 
 
@@ -159,24 +174,25 @@ class Ran:
     moved: int
 
 
-def run(rows: int, wait: float, lanes: int) -> Ran:
+def run(rows: int, wait: float, lanes: int, fill: bool = False) -> Ran:
     with tempfile.TemporaryDirectory() as home:
         place, parallel = Path(home), lanes * 4
         objects: Any = Folder(place)
         page_of_rows()
         began = time.perf_counter()
-        plan = pull(bench_exports(objects, _source(rows, wait)), REQUEST, spec(parallel), lambda _: None, 900)
-        if not isinstance(plan, RangePlan) or plan.lanes != lanes:
+        plan = planned(objects, rows, wait, parallel, fill)
+        if plan.lanes != lanes:
             raise SystemExit(f"not planned as expected: {plan}")
         forked = multiprocessing.get_context("fork")
         workers = [
-            forked.Process(target=lane, args=(place, rows, wait, parallel, number, plan)) for number in range(lanes)
+            forked.Process(target=lane, args=(place, rows, wait, parallel, number, plan, fill))
+            for number in range(lanes)
         ]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        made = join(objects, REQUEST, spec(parallel))
+        made = join(objects, REQUEST, spec(parallel, fill))
         seconds = time.perf_counter() - began
         if made is None or made.rows != rows:
             raise SystemExit(f"{rows} rows were expected: {made}")
@@ -185,18 +201,16 @@ def run(rows: int, wait: float, lanes: int) -> Ran:
         return Ran(seconds, processor, objects.asked(), moved.stat().st_size if moved.exists() else 0)
 
 
-def one_worker(rows: int) -> None:
+def one_worker(rows: int, fill: bool) -> None:
     """In a process of its own: what the memory is at its peak."""
     with tempfile.TemporaryDirectory() as home:
         objects: Any = Folder(Path(home))
-        plan = pull(bench_exports(objects, _source(rows, 0)), REQUEST, spec(4), lambda _: None, 900)
-        assert isinstance(plan, RangePlan)
-        lane(Path(home), rows, 0, 4, 0, plan)
+        lane(Path(home), rows, 0, 4, 0, planned(objects, rows, 0, 4, fill), fill)
     print(peak_mb())
 
 
-def worker_peak(rows: int) -> float:
-    command = [sys.executable, "-m", "tests.bench.bench_ranges", "--worker", str(rows)]
+def worker_peak(rows: int, fill: bool = False) -> float:
+    command = [sys.executable, "-m", "tests.bench.bench_ranges", "--worker", str(rows), *["--fill"][:fill]]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -224,8 +238,21 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield Figure(SECTION, "a worker's peak at 200,000 rows", round(small), "MB", 80)
     yield Figure(SECTION, f"a worker's peak at {millions} million rows", round(large), "MB", 80)
     yield Figure(SECTION, "that to the peak at 200,000", round(large / small, 2), "×", 1.10)
+    yield from filled(quick)
     if not quick:
         yield from two_processes()
+
+
+def filled(quick: bool) -> Iterator[Figure]:
+    """Two workers that fill a template, against two that write a plain workbook, by their processor time."""
+    rows = few(1_000_000, 20_000)
+    ratios = [sum(run(rows, 0, 2).processor) / sum(run(rows, 0, 2, True).processor) for _ in range(1 if quick else 3)]
+    yield Figure(
+        SECTION, f"filled template : plain, {rows:,} rows", round(statistics.median(ratios), 2), "×", 0.5, True
+    )
+    small, large = worker_peak(few(200_000, 20_000), True), worker_peak(rows, True)
+    yield Figure(SECTION, f"peak of a worker that fills {rows:,} rows", round(large), "MB", 80)
+    yield Figure(SECTION, "that to the peak at 200,000", round(large / small, 2), "×", 1.10)
 
 
 def two_processes() -> Iterator[Figure]:
@@ -241,9 +268,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--worker", type=int)
+    parser.add_argument("--fill", action="store_true")
     args = parser.parse_args()
     if args.worker:
-        one_worker(args.worker)
+        one_worker(args.worker, args.fill)
         return 0
     figures = list(measure(args.quick))
     print(table(figures))

@@ -21,12 +21,16 @@ from tidegate.projects.limits import HOST_POLLS, MOST_PUT_BYTES
 from tidegate.projects.model import (
     AGENT_RATE,
     AGENT_READ_UNITS,
+    AGENT_WRITE_UNITS,
     ANSWER_BYTES,
     DEFAULT_BURST_SECONDS,
     DEFAULTS,
     READ_UNITS,
     REQUEST_SECONDS,
 )
+from tidegate.releases.model import MOST_BYTES, MOST_RELEASES
+from tidegate.releases.rollout import RUNNER_BYTES, RUNNER_SECONDS, SELDOM
+from tidegate.web.releases import CHANGE_REQUESTS
 
 SECTION = "The most that a key can cost (us-east-1 list prices)"
 SECURITY = ROOT / "docs/security.md"
@@ -55,6 +59,8 @@ FUNCTIONS_AT_ONCE = 4
 STRANGERS_RATE, AUTHORIZERS = 1.0, 4
 # POST /v1/downloads/batch of 1,000 targets costs 0.0019 dollars; their Jobs 0.0009 for 1,000, and hosts 0.0079.
 TARGET_DOLLARS = 3e-6
+# A look at a roll-out writes the release twice, in a transaction, and its entry of due work anew, besides few counts.
+LOOK_MS, LOOK_WRITES, LOOK_READS = 100, 8, 10
 # After a quota is used up: requests that were accepted before a function knew of it (10 s), each a Job of 900 s.
 LATE_JOBS_SECONDS = 250
 
@@ -208,7 +214,8 @@ def agent(quotas: dict[str, Any]) -> list[Way]:
         _gateway(4096) + _authorizer() + _lambda("AgentsFunction", AGENT_MS) + AGENT_READ_UNITS * prices.DYNAMODB_READ
     )
     report = _gateway(100) + _authorizer() + _lambda("AgentsFunction", AGENT_MS)
-    report += 4 * prices.DYNAMODB_WRITE + AGENT_READ_UNITS * prices.DYNAMODB_READ
+    # One with long texts of hooks, or many results, counts as several.
+    report += AGENT_WRITE_UNITS * prices.DYNAMODB_WRITE + AGENT_READ_UNITS * prices.DYNAMODB_READ
     waiting = HOST_POLLS * _gb("AgentsFunction") * prices.LAMBDA_GB_SECOND
     bound = f"{AGENT_RATE:g} a second of a host"
     return [
@@ -218,13 +225,29 @@ def agent(quotas: dict[str, Any]) -> list[Way]:
     ]
 
 
+def look(size: int) -> float:
+    """One look at a roll-out of a release of this many bytes."""
+    writes = LOOK_WRITES + 4 * size / 1024
+    steps = 3 * prices.STEP_FUNCTIONS_TRANSITION + _lambda("WatchReleaseFunction", LOOK_MS)
+    return steps + writes * prices.DYNAMODB_WRITE + LOOK_READS * prices.DYNAMODB_READ
+
+
+def look_seconds(size: int) -> float:
+    return RUNNER_SECONDS + size / RUNNER_BYTES
+
+
+def release_change(post: float) -> float:
+    """For each request that it counts as: it starts an execution, which looks twice, whatever follows."""
+    return (post + prices.STEP_FUNCTIONS_TRANSITION + 2 * look(0)) / (1 + CHANGE_REQUESTS)
+
+
 def write(quotas: dict[str, Any]) -> list[Way]:
     rate, burst, bound = _requests(quotas)
     post = _gateway(1024) + _authorizer() + _lambda("ApiFunction", POST_MS)
     # An upload in parts is begun by a PUT; every second request is the deletion that makes room for the next.
     post += prices.S3_PUT / 2
     post += WRITES_A_POST * prices.DYNAMODB_WRITE + 10 * prices.DYNAMODB_READ + prices.SQS_FIFO_REQUEST
-    runner = _runner(quotas, "batches, exports, ingest, sync exports, Jobs and starts of these")
+    runner = _runner(quotas, "batches, exports, ingest, sync exports, Jobs, starts of these, looks at releases")
     hourly = runner.day / quotas["runner_hours_per_day"]
     slots = 40 * hourly
     egress = quotas["egress_bytes_per_day"] * prices.EGRESS_GB / GIGABYTE
@@ -238,9 +261,13 @@ def write(quotas: dict[str, Any]) -> list[Way]:
     )
     late = rate * DEFAULT_BURST_SECONDS * LATE_JOBS_SECONDS / HOUR * hourly
     reads = [way for way in read(quotas) if way.shares]
+    # Of large and small releases, the more expensive: a look that counts for more is followed later.
+    seldom = MOST_RELEASES * max(look(size) / (SELDOM * look_seconds(size)) for size in (0, MOST_BYTES))
     return [
         *reads,
         _per(rate, post, "requests that write most", bound, "requests", burst),
+        _per(rate, release_change(post), "changes of releases, 10 requests each", bound, "requests", burst),
+        _per(1, seldom, "looks at releases after those hours were used up", f"{MOST_RELEASES} releases"),
         Way(runner.what, runner.bound, min(runner.day, slots), runner.day),
         Way("Jobs accepted just before that was used up", "10 s of a full burst", late, late),
         Way(

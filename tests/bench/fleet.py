@@ -48,12 +48,17 @@ LOG_BYTES, ACCESS_BYTES = 850, 400
 CONNECTIONS_A_SECOND = 500
 
 
+def polls_of_a_month() -> float:
+    """One for each connection of an idle host, if the timer of polls is longer than a connection lasts."""
+    cycles = MONTH / CONNECTION_SECONDS
+    return cycles if PUSHED_IDLE_ROUND / 2 >= CONNECTION_SECONDS else cycles + MONTH / (0.75 * PUSHED_IDLE_ROUND)
+
+
 def idle_month() -> Iterator[Figure]:
     """Yields the cost of a connected host without transfers: every call, message, minute and log line."""
     cycles = MONTH / CONNECTION_SECONDS
     beats = cycles * (CONNECTION_SECONDS // BEAT_SECONDS)
-    # One poll for each connection, if the timer of polls is longer than a connection lasts.
-    polls = cycles if PUSHED_IDLE_ROUND / 2 >= CONNECTION_SECONDS else cycles + MONTH / (0.75 * PUSHED_IDLE_ROUND)
+    polls = polls_of_a_month()
     requests = cycles + polls
     seconds = {
         "AuthorizerFunction": requests * AUTHORIZER_MS / 1000,

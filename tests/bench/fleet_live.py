@@ -27,7 +27,7 @@ from urllib.parse import quote
 import urllib3
 
 from tests.bench.figures import Figure, few
-from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
+from tests.support.deployed import Deployed, DeployedProject, until
 from tidegate.aws.table import Table
 from tidegate.common.ids import iso, new_id
 from tidegate.projects.keys import ApiKey, format_key, hash_key, new_key
@@ -42,6 +42,8 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 # Concurrent invocations of each function that hosts call, and how many hosts start at a time.
 CAP, STARTING = 8, 8
 DIRECTORY = "/in"
+# Of the stack: a thousand hosts take longer here than the tests' hosts may.
+PARAMS = {"JobTimeoutSeconds": "1800", "KeyCacheSeconds": "60"}
 
 
 class Crowd:
@@ -147,14 +149,14 @@ def _status(project: DeployedProject, job_id: str) -> str:
     return str(answer.json()["status"]) if answer.status == 200 else "Running"
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(cloud: Deployed, quick: bool) -> Iterator[Figure]:
     hosts = few(50 if quick else 1000, 3)
-    params = {"JobTimeoutSeconds": "1800", "KeyCacheSeconds": "60"}
-    with roomy(), tempfile.TemporaryDirectory() as home, deployed_at(Path(home) / "cloud", **params) as cloud:
+    with roomy(), tempfile.TemporaryDirectory() as home:
         project = cloud.project()
         cloud.store(project, "/data/file", CONTENT, SHA)
         crowd = Crowd(project, Path(home), hosts)
-        _cap(cloud)
+        if hosts > CAP:
+            _cap(cloud)
         began = time.monotonic()
         crowd.start()
         connected = time.monotonic() - began
@@ -189,9 +191,3 @@ def _one_job(project: DeployedProject, crowd: Crowd, connected: float) -> Iterat
     used = resource.getrusage(resource.RUSAGE_SELF)
     note = f"{used.ru_utime + used.ru_stime:.0f} s of processor time, {threading.active_count()} threads"
     yield Figure(SECTION, "memory of an agent in it", used.ru_maxrss / 1024 / hosts, "MB", note=note)
-
-
-if __name__ == "__main__":
-    from tests.bench.figures import table
-
-    print(table(measure(quick="QUICK" in os.environ)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.console import Console, console
 from tests.support.deployed import Deployed, DeployedProject
+from tidegate.web.console.bundle import programs
+from tidegate_client.cli import build_parser
 
 
 @pytest.fixture
@@ -83,6 +86,7 @@ def test_getting_started_shows_one_language_and_fills_in_the_key(
 
     docs.page.get_by_role("tab", name="PHP").click()
     expect(docs.page.locator("pre[data-way=php]")).to_have_count(5)
+    expect(docs.page.get_by_text("php start.php")).to_be_visible()
     docs.page.reload()
     expect(docs.page.locator("pre[data-way=php]")).to_have_count(5)
     docs.page.get_by_role("button", name="中文").click()
@@ -100,6 +104,14 @@ def test_request_is_shown_in_the_chosen_language(docs: Console) -> None:
     docs.page.locator('[id="post-/v1/files"]').get_by_role("tab", name="curl").click()
 
 
+def test_fields_that_must_be_given_stand_first(docs: Console) -> None:
+    docs.page.locator('[id="post-/v1/batches"] summary').click()
+    fields = docs.page.locator('[id="post-/v1/batches"] .docs-words > div:nth-of-type(2) .docs-field > .mono')
+    required = ["docs-required" in str(field.get_attribute("class")) for field in fields.all()]
+    assert any(required)
+    assert required == sorted(required, reverse=True)
+
+
 def test_slash_searches_and_a_link_opens_its_operation(docs: Console, deployed: Deployed) -> None:
     docs.page.keyboard.press("/")
     docs.page.keyboard.type("redrive")
@@ -107,6 +119,50 @@ def test_slash_searches_and_a_link_opens_its_operation(docs: Console, deployed: 
     docs.page.goto(f"{deployed.api_url}/docs#post-/v1/batches")
     docs.page.reload()
     expect(docs.page.locator('[id="post-/v1/batches"] .docs-samples')).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_code_is_never_cut_covered_or_broken_inside_a_word(docs: Console, deployed: Deployed, width: int) -> None:
+    docs.page.set_viewport_size({"width": width, "height": 844})
+    docs.page.goto(f"{deployed.api_url}/start")
+    cut = """() => {
+      const covered = (word, pre) => {
+        const [a, b] = [word, pre.nextElementSibling].map((each) => each.getBoundingClientRect());
+        return a.right > b.left && a.bottom > b.top && a.top < b.bottom;
+      };
+      const bad = (word, pre) => word.getClientRects().length > 1 || covered(word, pre);
+      return [...document.querySelectorAll("pre")].filter((pre) => pre.scrollWidth > pre.clientWidth
+        || [...pre.querySelectorAll(".docs-word")].some((word) => bad(word, pre))).map((pre) => pre.textContent);
+    }"""
+    tabs = docs.page.get_by_role("tab")
+    expect(tabs).to_have_count(7)
+    for tab in tabs.all():
+        tab.click()
+        assert docs.page.evaluate(cut) == [], tab.inner_text()
+    docs.page.goto(f"{deployed.api_url}/docs#post-/v1/batches")
+    docs.page.reload()
+    docs.page.locator(".docs-samples pre").first.wait_for()
+    assert docs.page.evaluate(cut) == []
+
+
+def test_code_is_copied_as_it_is(docs: Console, deployed: Deployed) -> None:
+    docs.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    docs.page.set_viewport_size({"width": 390, "height": 844})
+    docs.page.goto(f"{deployed.api_url}/start")
+    docs.page.get_by_role("tab", name="Java").click()
+    shown = docs.page.locator("pre[data-way=java]").first
+    assert shown.text_content() == programs()["java"][0]
+    docs.page.locator(".docs-code", has=shown).get_by_role("button", name="Copy").first.click()
+    expect(docs.page.get_by_role("button", name="Copied")).to_be_visible()
+    assert docs.page.evaluate("navigator.clipboard.readText()") == programs()["java"][0]
+
+
+def test_admin_commands_of_the_start_page_keep_a_login_of_their_own(docs: Console, deployed: Deployed) -> None:
+    docs.page.goto(f"{deployed.api_url}/start")
+    shown = docs.page.locator("pre", has_text="project create").text_content() or ""
+    commands = [shlex.split(line, comments=True) for line in shown.splitlines() if line.startswith("tidegate ")]
+    assert commands[0] == ["tidegate", "login", "--profile", "admin", "--api-url", deployed.api_url]
+    assert {build_parser().parse_args(command[1:]).profile for command in commands} == {"admin"}
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -10,6 +10,13 @@ from playwright.sync_api import expect
 from tests.support.console import Console, agents
 from tests.support.deployed import DeployedProject
 
+# Every share that the bar of an upload has shown.
+WATCH_THE_BAR = """() => {
+  window.shares = [];
+  const bars = () => document.querySelectorAll("li.row [role=progressbar]");
+  const look = () => bars().forEach((bar) => shares.push(bar.ariaValueNow));
+  new MutationObserver(look).observe(document.body, { subtree: true, childList: true, attributes: true });
+}"""
 NASTY = "<img src=x onerror=alert(1)>.txt"
 
 
@@ -86,16 +93,19 @@ def test_distribution_to_two_agents_succeeds_without_reload(
 
 
 def test_large_file_is_uploaded_in_parts_and_downloaded(own_desk: Console, tmp_path: Path) -> None:
-    """An upload over 64 MiB is sent in parts, several in parallel; a 6 GB file only has more of them."""
+    """An upload over 64 MiB is sent in parts, several in parallel, with a bar; 6 GB only have more of them."""
     source = tmp_path / "large.bin"
     source.write_bytes(b"".join(bytes([number]) * 1024**2 for number in range(81)))
     parts: list[str] = []
     own_desk.page.on("request", lambda asked: parts.append(asked.url) if "partNumber=" in asked.url else None)
 
     own_desk.go("files")
+    own_desk.page.evaluate(WATCH_THE_BAR)
     own_desk.page.locator("input[type=file]").set_input_files(source)
     expect(own_desk.page.locator("tr", has_text=source.name)).to_contain_text("Ready", timeout=90_000)
 
+    shares = [int(share) for share in own_desk.page.evaluate("window.shares")]
+    assert len({share for share in shares if 0 < share < 100}) >= 3, shares
     numbers = {found[1] for url in parts if (found := re.search(r"partNumber=(\d+)", url))}
     assert len(numbers) >= 5
     with own_desk.page.expect_download() as started:

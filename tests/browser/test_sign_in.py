@@ -88,7 +88,7 @@ def test_link_with_a_ticket_signs_in_once_and_leaves_no_trace(browser: Browser, 
         expect(opened.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
     with console(browser, deployed) as again:
         again.page.goto(f"{deployed.api_url}/#ticket={ticket}")
-        expect(again.page.locator(".notice")).to_contain_text("tidegate console")
+        expect(again.page.locator(".notice")).to_contain_text("tidegate --profile admin console")
 
 
 def test_sign_in_page_names_commands_that_give_a_key(browser: Browser, deployed: Deployed) -> None:
@@ -96,7 +96,7 @@ def test_sign_in_page_names_commands_that_give_a_key(browser: Browser, deployed:
         opened.open()
         opened.page.get_by_text("Where do I get a key?").click()
         commands = [button.removeprefix("tidegate ") for button in opened.page.locator(".copy").all_inner_texts()]
-    assert commands[0] == f"login --api-url {deployed.api_url}"
+    assert commands[0] == f"login --profile admin --api-url {deployed.api_url}"
     for command in commands:
         build_parser().parse_args(shlex.split(command))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from io import BytesIO
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def test_batch_is_created_started_stopped_and_resumed(desk: Console, project: De
         box.get_by_role("button", name="Create").click()
         status = desk.page.locator(".page-head .badge")
 
+        expect(desk.page.locator("[data-key=outcomes]")).to_contain_text("The batch has not started yet")
         desk.page.get_by_role("button", name="Dry run").click()
         tried = desk.page.get_by_role("dialog")
         expect(tried.locator("tbody tr")).to_have_count(3)
@@ -175,6 +177,23 @@ def test_export_file_has_the_chosen_format(desk: Console) -> None:
     lines = Path(started.value.path()).read_bytes().split(b"\r\n")
     assert lines[0].split(b"\t")[-1] == b"Remark"
     assert lines[1].split(b"\t")[:2] == [b"Ada", b"36"]
+
+
+def test_typed_rows_keep_their_digits(desk: Console) -> None:
+    """JavaScript would round the id, and drop the zeros."""
+    page = desk.page
+    desk.go("exports/new")
+    page.get_by_text("As JSON").click()
+    page.locator("textarea[name=template]").fill("")
+    page.locator("textarea[name=source_data]").fill('[{"id": 12345678901234567, "price": 100.00, "n": 7}]')
+    expect(page.locator(".sheet tbody tr").last).to_have_text(re.compile("12345678901234567100.007"))
+    page.locator("select[name=type]").select_option("csv")
+    page.get_by_role("button", name="Export", exact=True).click()
+
+    expect(page.locator(".page-head .badge")).to_have_text("Completed")
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download").click()
+    assert Path(started.value.path()).read_text("utf-8-sig").splitlines()[1] == "12345678901234567,100.00,7"
 
 
 def test_stored_file_is_checked_by_a_manual_request(desk: Console, project: DeployedProject) -> None:

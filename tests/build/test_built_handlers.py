@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from local import template
+from local import deployed, template
 from local.place import ROOT
 from local.sam import HERE
+from local.wheels import lambda_wheels
 from tidegate.web import openapi
 from tidegate.web.api import build_api
 
@@ -38,7 +41,7 @@ def test_handler_imports_from_the_built_artifacts_alone(function: str) -> None:
     arguments = [json.dumps([str(path) for path in paths]), str(ROOT / "layers")]
     environment = {"AWS_DEFAULT_REGION": "us-east-1", "PATH": "/usr/bin:/bin", "TABLE_NAME": "table"}
     python = (HERE / "python").read_text()
-    command = [python, "-I", "-B", "-c", PROBE, *arguments]
+    command = [python, "-I", "-S", "-B", "-c", PROBE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
@@ -49,6 +52,26 @@ def test_built_layer_has_the_openapi_document_of_its_routes() -> None:
     assert json.loads(built.read_text("utf-8")) == openapi.contract(build_api())
 
 
+def test_layer_for_lambda_is_built_whatever_python_is_here(tmp_path: Path) -> None:
+    """`make build` on a machine that has another Python version and processor than Lambda."""
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    wheels = f"--no-index --find-links {lambda_wheels(deployed.version(), 'aarch64')}"
+    environment = {"PATH": path, "HOME": str(tmp_path), "ARTIFACTS_DIR": str(tmp_path / "out"), "DEPS_WHEELS": wheels}
+    command = ["make", "build-DepsLayer"]
+    done = subprocess.run(command, cwd=ROOT / "layers/deps", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    built = tmp_path / "out" / "python"
+    libraries = list(built.rglob("*.so"))
+    machines = {int.from_bytes(library.read_bytes()[18:20], "little") for library in libraries}
+    tags = {tag for library in libraries for tag in re.findall(r"cpython-\d+|abi3", library.name)}
+    assert machines == {183}, "the number of AArch64 in ELF"
+    assert tags == {f"cpython-{deployed.version().replace('.', '')}", "abi3"}
+    assert {found.name for found in built.glob("*.dist-info")} == {
+        found.name for found in (OUT / "DepsLayer" / "python").glob("*.dist-info")
+    }
+
+
 @pytest.mark.parametrize("layer", ["DepsLayer", "CoreLayer", "ClientLayer"])
 def test_layer_is_laid_out_as_lambda_wants_it(layer: str) -> None:
     assert (OUT / layer / "python").is_dir()
@@ -57,7 +80,7 @@ def test_layer_is_laid_out_as_lambda_wants_it(layer: str) -> None:
 def test_client_imports_from_its_layer_and_the_dependencies_alone() -> None:
     paths = [str(OUT / layer / "python") for layer in ("ClientLayer", "DepsLayer")]
     code = f"import sys; sys.path[:0] = {paths!r}; import tidegate_client; print(tidegate_client.__file__)"
-    command = [(HERE / "python").read_text(), "-I", "-B", "-c", code]
+    command = [(HERE / "python").read_text(), "-I", "-S", "-B", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.startswith(paths[0]), done.stderr
 

@@ -24,9 +24,9 @@ from tidegate_client import models
 for found in pkgutil.walk_packages(tidegate_client.__path__, "tidegate_client."):
     if not found.name.endswith("__main__"):
         importlib.import_module(found.name)
-for name in models.__all__:
-    if isinstance(getattr(models, name), type):
-        typing.get_type_hints(getattr(models, name)) if issubclass(getattr(models, name), models.Model) else None
+for kind in vars(models).values():
+    if isinstance(kind, type) and issubclass(kind, models.Model):
+        typing.get_type_hints(kind)
 print(len(models.Job({"counts": {"failed": 3}}).counts), models.Job({"counts": {"failed": 3}}).counts.failed)
 """
 
@@ -72,7 +72,8 @@ def test_swarm_of_old_and_new_pythons_gets_the_file(python: str, tmp_path: Path)
     origin = CountingOrigin(random_content(16 << 20))
     hosts = [Behaviour() for _ in range(6)]
     pythons = (python, sys.executable)
-    fleet = SwarmFleet(tmp_path, origin, hosts, rate=4e6, spread=1.0, processes=2, pythons=pythons)
+    # Slow peers are another test's subject: on a busy machine all are.
+    fleet = SwarmFleet(tmp_path, origin, hosts, rate=4e6, spread=1.0, processes=2, pythons=pythons, patience=60.0)
     try:
         with fleet.started():
             run = fleet.wait(100)

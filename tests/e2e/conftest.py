@@ -15,6 +15,8 @@ _LONGEST = (
         "test_fuzz",
         "test_websocket",
         "test_real_kill",
+        "test_bench_sections",
+        "test_releases",
         "test_distribution",
         "test_swarm",
         "test_swarm_preheat",

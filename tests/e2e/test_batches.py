@@ -31,9 +31,13 @@ class Business:
         self.notices: list[dict[str, Any]] = []
         self._webhook = Webhook(secret)
         self._lock = threading.Lock()
+        # While it is cleared, no call is answered.
+        self.answers = threading.Event()
+        self.answers.set()
 
     def __call__(self, request: Handler) -> None:
         body = request.body()
+        self.answers.wait(60)
         self._webhook.verify(body, dict(request.headers.items()))
         content = json.loads(body)
         with self._lock:
@@ -98,10 +102,15 @@ def test_batches_use_both_channels_and_store_outcomes(
     entry = {"name": "loyalty", "process_url": business.url("/abandoned-at-3")}
     biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
     order = {"biz_id": biz_id, "name": "points", "total": 5, "rate": 50}
-    batch_ids = [project.http("POST", "/v1/batches", json=order).json()["batch_id"] for _ in range(2)]
-    started = [project.http("POST", f"/v1/batches/{batch_id}/start").json() for batch_id in batch_ids]
-    assert {batch["channel"] for batch in started} == {"batch", "batch_b"}
-    for batch_id in batch_ids:
+    # Batches of other tests count as well, and one that has ended does not.
+    business.answers.clear()
+    channels: dict[str, str] = {}
+    while len(channels) < 6 and set(channels.values()) != {"batch", "batch_b"}:
+        batch_id = project.http("POST", "/v1/batches", json=order).json()["batch_id"]
+        channels[batch_id] = project.http("POST", f"/v1/batches/{batch_id}/start").json()["channel"]
+    business.answers.set()
+    assert set(channels.values()) == {"batch", "batch_b"}
+    for batch_id in channels:
         ended = until(partial(shown, project, batch_id), lambda batch: batch["status"] == "finished", 60)
         assert (ended["progress"]["succeeded"], ended["progress"]["abandoned"]) == (4, 1)
         (item,) = project.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]

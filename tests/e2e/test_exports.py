@@ -200,7 +200,7 @@ def test_object_and_table_are_exported_without_endpoint(deployed: Deployed, proj
         assert shown["status"] == "completed", shown
         assert [int(row["id"]) for row in read_csv(download(deployed, project, task_id))] == list(range(count))
     own = {"s3": {"bucket": deployed.outputs["FilesBucketName"], "key": "x.csv"}}
-    assert project.http("POST", "/v1/task", json={"name": "own", "source": own}).status == 422
+    assert project.http("POST", "/v1/task", json={"name": "own", "source": own}).status == 403
 
 
 def test_recurring_export_is_ordered_when_it_is_due(

@@ -9,10 +9,11 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ def run(command: list[str], place: Path, env: dict[str, str], seconds: float = 1
     return done.stdout
 
 
+def await_server(port: int) -> None:
+    """Waits until a program that was started listens: a call before that is an attempt."""
+
+    def listens() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+            return True
+        return False
+
+    until(listens, bool)
+
+
 @contextmanager
 def agent(deployed: Deployed, project: DeployedProject, home: Path, agent_id: str) -> Iterator[Path]:
     """A real agent whose host is a folder; yields the folder that it may write."""
@@ -86,6 +98,7 @@ def test_php_exports_its_own_pages_and_verifies_the_callback(example: Path, proj
     with log.open("w") as out:
         server = subprocess.Popen(["php", "-S", f"127.0.0.1:{port}", "server.php"], cwd=example, env=env, stdout=out)
         try:
+            await_server(port)
             said = run(["php", "export.php", f"http://127.0.0.1:{port}", "orders.xlsx"], example, env)
             sheet = load_workbook(example / "orders.xlsx").active
             _await_line(log, "verified task.completed completed")
@@ -98,9 +111,19 @@ def test_php_exports_its_own_pages_and_verifies_the_callback(example: Path, proj
     assert [cell.value for cell in sheet[sheet.max_row]] == ["A-2431", 2431.5, "上海"]
 
 
+def typescript_is_built(place: Path, env: dict[str, str]) -> None:
+    words = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
+    installed = subprocess.run(words, cwd=place, env=env, capture_output=True, text=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"the npm packages cannot be installed here: {installed.stderr[-300:]}")
+    run(["npm", "run", "types"], place, env)
+    run(["npm", "run", "build"], place, env)
+
+
 BUSINESSES = [
     pytest.param("php", ["php", "-S", "127.0.0.1:{port}", "business.php"], marks=needs("php")),
     pytest.param("python", [sys.executable, "business.py", "{port}"]),
+    pytest.param("typescript", ["node", "build/business.js", "{port}"], marks=needs("node", "npm")),
 ]
 
 
@@ -109,11 +132,14 @@ def test_business_of_the_quickstart_gets_every_item(
     example: Path, command: list[str], project: DeployedProject
 ) -> None:
     port, total = free_port(), 20
-    log = example / "business.log"
+    env, log = environment(project, port), example / "business.log"
+    if command[0] == "node":
+        typescript_is_built(example, env)
     with log.open("w") as out:
         words = [word.format(port=port) for word in command]
-        server = subprocess.Popen(words, cwd=example, env=environment(project, port), stdout=out)
+        server = subprocess.Popen(words, cwd=example, env=env, stdout=out)
         try:
+            await_server(port)
             url = f"http://127.0.0.1:{port}/process"
             biz = project.http("POST", "/v1/biz", json={"name": "points", "process_url": url}).json()["biz_id"]
             body = {"biz_id": biz, "name": "points", "total": total, "rate": 50}
@@ -160,22 +186,11 @@ def test_typescript_with_generated_types_submits_export_and_download(
     port = free_port()
     env = environment(project, port)
     file_id = deployed.store(project, "/conf/app.conf", CONTENT, hashlib.sha256(CONTENT).hexdigest())
-    installed = subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"],
-        cwd=example,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if installed.returncode:
-        pytest.skip(f"the npm packages cannot be installed here: {installed.stderr[-300:]}")
-    run(["npm", "run", "types"], example, env)
     shutil.copy(PAGE / "start" / PROGRAMS["typescript"], example)
     settings = json.loads((example / "tsconfig.json").read_text())
     settings["files"].append("start.ts")
     (example / "tsconfig.json").write_text(json.dumps(settings))
-    run(["npm", "run", "build"], example, env)
+    typescript_is_built(example, env)
     (example / "release.tar").write_bytes(CONTENT + b"for TypeScript")
     run(["node", "build/start.js"], example, env)
     assert load_workbook(example / "report.xlsx").active is not None

@@ -21,6 +21,7 @@ from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import read_csv, read_sheet
 from tests.support.http_servers import Handler, serve
 from tests.support.ingest.sources import Hosted, gated_source
+from tests.support.patience import idle_clock
 from tests.support.topic_subscriber import TopicSubscriber, topic_subscriber
 from tests.support.workers import freeze, kill, thaw
 
@@ -128,10 +129,10 @@ def test_frozen_ingest_is_replaced_and_may_not_write_when_it_wakes(
         path, content = f"/v1/requests/{accepted['request_id']}", f"content/{project.id}/{accepted['request_id']}"
         until(lambda: origin.reading, lambda reading: reading >= 3)
 
-        frozen, frozen_at = freeze(deployed, "IngestFunction"), time.monotonic()
+        frozen, frozen_at = freeze(deployed, "IngestFunction"), idle_clock()
         try:
             until(lambda: shown(project, path)["attempts"], lambda attempts: attempts == 2, 90)
-            replaced_after = time.monotonic() - frozen_at
+            replaced_after = idle_clock() - frozen_at
             origin.gate.set()
             ended = until(lambda: shown(project, path), lambda request: request["status"] in OVER)
         finally:
@@ -258,7 +259,7 @@ def test_batch_killed_in_a_slice_repeats_one_second_at_most(
     calls: list[tuple[float, int]] = []
 
     def business(request: Handler) -> None:
-        calls.append((time.monotonic(), json.loads(request.body())["index"]))
+        calls.append((idle_clock(), json.loads(request.body())["index"]))
         request.answer(200, b'{"result": "ok"}')
 
     def indexes() -> Counter[int]:
@@ -273,7 +274,7 @@ def test_batch_killed_in_a_slice_repeats_one_second_at_most(
 
         kill(deployed, "RunBatchSliceFunction")
 
-        killed_at, before = time.monotonic(), len(calls)
+        killed_at, before = idle_clock(), len(calls)
         assert shown(project, f"/v1/batches/{batch_id}")["status"] == "running"
         time.sleep(1)
         assert len(calls) <= before + 4, "nothing runs without the lease"

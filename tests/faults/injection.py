@@ -127,12 +127,13 @@ class Calls:
     after_write: Callable[[str], None] | None = None
     # The thread in which a caller reads, if it does. Threads of the functions go on meanwhile.
     _reader: int | None = None
+    _reads_stale: bool = False
 
     @contextmanager
-    def reads_stale(self) -> Iterator[None]:
-        """This thread acts as a caller whose eventually consistent reads return items as they were before their last
-        write. Its calls are not counted, and no fault is injected."""
-        self._reader = threading.get_ident()
+    def reads_as_caller(self, *, stale: bool) -> Iterator[None]:
+        """This thread acts as a caller. Its calls are not counted, and no fault is injected. With `stale`, eventually
+        consistent reads return items as they were before their last write."""
+        self._reader, self._reads_stale = threading.get_ident(), stale
         try:
             yield
         finally:
@@ -187,7 +188,8 @@ class Calls:
         return self._inject(request, ours)
 
     def _read(self, request: Request) -> Any:
-        if request.service != "dynamodb" or not is_eventual(request.operation, request.arguments):
+        eventual = request.service == "dynamodb" and is_eventual(request.operation, request.arguments)
+        if not (eventual and self._reads_stale):
             return request.run()
         assert self.journal
         with self.journal.before_last_write():
@@ -360,6 +362,9 @@ def inject_faults(
         patches.enter_context(patch.object(BaseClient, "_make_api_call", counted))
         patches.enter_context(patch.object(clients, "client", registered))
         patches.enter_context(patch.object(cloud, "invoke", invoke_alone))
+        # `one_at_a_time` serves requests, too. With a second lock, a reader within a function waited for a request that
+        # waited for this function.
+        patches.enter_context(patch.object(cloud, "serving", nullcontext))
         yield calls
 
 

@@ -11,7 +11,7 @@ from tests.faults.conditions import NORMAL, Conditions
 from tests.faults.injection import Calls, Died, inject_faults
 from tests.faults.late import SHORT, Delay
 from tests.faults.modes import BEFORE
-from tests.faults.reader import Reader
+from tests.faults.reader import AT_THE_END, Reader
 from tests.faults.world import World
 from tests.support.moto.cloud import MotoCloud
 
@@ -68,7 +68,7 @@ def play(
             reader.every, calls.after_write = read_every, reader.after_write
         try:
             scenario.run(World(cloud, calls, reader.projects))
-            reader.read("at the end")
+            reader.read(AT_THE_END)
             assert not reader.wrong, f"{len(reader.wrong)} reads were wrong: {reader.wrong[:5]}"
         except (Exception, Died) as error:
             raise AssertionError(f"{calls.injected}: {type(error).__name__}: {error}"[:1500]) from error

@@ -10,7 +10,11 @@ from tests.faults.conditions import Conditions
 from tests.faults.injection import inject_faults
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
+from tests.support.releases import ReleaseWorld
+from tidegate import app as composition
 from tidegate.aws import keys
+from tidegate.aws.table import put
+from tidegate.files.library import ContentStore
 from tidegate.ingest.feeds import Entry
 from tidegate.notifications.notices import Notice, Topic
 
@@ -172,3 +176,24 @@ def test_revoked_key_is_not_listed_as_active(cloud: MotoCloud) -> None:
         listed = cloud.http("GET", path, key=cloud.admin_key).json()["items"]
 
     assert {key["key_id"]: key["state"] for key in listed}[made["key_id"]] == "revoked"
+
+
+def test_deleted_release_leaves_no_revision_that_was_written_a_moment_ago(cloud: MotoCloud) -> None:
+    world = ReleaseWorld(Fleet(cloud))
+    project = world.fleet.project
+    cloud.clock.advance(60)
+    with inject_faults(cloud, conditions=STALE):
+        assert world.put().status == 201
+        assert cloud.http("DELETE", "/v1/releases/app", key=project.key).status == 204
+
+    assert not cloud.app.table.query(keys.revisions(project.id, "app"), consistent=True).items
+
+
+def test_object_of_a_content_that_was_stored_a_moment_ago_is_found(cloud: MotoCloud) -> None:
+    project, signature = cloud.project(), "5" * 64
+    with inject_faults(cloud, conditions=STALE):
+        table = composition.app().table
+        table.write(put(keys.content(project.id, signature) | {"signature": signature, "object": "uploads/new"}))
+        found = ContentStore(table).objects_of(project.id, [signature])
+
+    assert found == {signature: "uploads/new"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -11,15 +12,18 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
+from tidegate.aws.host_usage import HostUsage
 from tidegate.aws.table import ConditionFailed, Write, put, update
 from tidegate.batches.model import Batch
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import iso
 from tidegate.distribution.model import REFUSED, Arrival, Job, TargetCounts, TargetReport, job_key
-from tidegate.distribution.store import move_task, still_collects
+from tidegate.distribution.store import JobStore, move_task, still_collects
 from tidegate.distribution.submit import job_of_window
 from tidegate.errors import LeaseLost
-from tidegate.notifications.deliveries import DeliveryStore, new_delivery
+from tidegate.ingest.feeds import Entry
+from tidegate.ingest.sources import FileVersion
+from tidegate.notifications.deliveries import CircuitStore, DeliveryStore, new_delivery
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import RUNNING, Request
 from tidegate.queue.retention import RetentionStore
@@ -299,3 +303,83 @@ def test_two_callers_with_one_dedupe_key_get_one_request(queue: TestQueue, cloud
         cloud.app.queue.submit_once(project.id, "once", make)
 
         assert len(made) == 2, "the first attempt must be refused and repeated after another read"
+
+
+OF_RUNNING_JOBS: dict[str, Callable[[JobStore, Job, datetime], Job]] = {
+    "shard": lambda jobs, job, now: jobs.shard(job, now, [(0, 1)], [1]),
+    "sent": lambda jobs, job, now: jobs.sent(job, now, "tr-late", 7),
+    "sent_as": lambda jobs, job, now: jobs.sent_as(job, now, ["tr-late"]),
+    "wave_sent": lambda jobs, job, now: jobs.wave_sent(job, now),
+    "next_wave": lambda jobs, job, now: jobs.next_wave(job, now, now.timestamp() + 60),
+    "progress": lambda jobs, job, now: jobs.progress(job, now, replace(job, counts=TargetCounts(total=1, failed=1))),
+}
+
+
+@pytest.mark.parametrize("name", OF_RUNNING_JOBS)
+def test_step_of_a_job_that_ended_meanwhile_changes_nothing(cloud: MotoCloud, name: str) -> None:
+    """The steps that a late or repeated function takes with the Job as it was while it ran."""
+    _, job = _running_job(cloud)
+    table, key = cloud.app.table, keys.job(job.project_id, job.key)
+    # Without what the step adds, so that only the status can refuse it.
+    table.write(update(key, {"status": "Timeout"}, removes=("shard_count", "transfer_id", "wave_at")))
+    before = table.get(key, consistent=True)
+
+    OF_RUNNING_JOBS[name](cloud.app.distribution.jobs, job, cloud.clock())
+
+    assert table.get(key, consistent=True) == before
+
+
+def test_place_that_is_not_in_the_shared_lane_is_not_counted_again(queue: TestQueue) -> None:
+    request = queue.submit()
+    channels = queue.cloud.app.queue.channel_store
+    before = channels.standing(request.channel, request.project_id)
+    # The own lane has no place of it either, so that only the shared one can refuse.
+    moved = replace(request, priority=request.priority + 1)
+
+    assert not queue.cloud.app.queue.store.move_to_project_lane(moved)
+    assert channels.standing(request.channel, request.project_id) == before
+
+
+def test_place_at_slow_host_is_taken_once_while_circuit_closed(cloud: MotoCloud, project: Project) -> None:
+    store, key = CircuitStore(cloud.app.table), keys.circuit(project.id, "slow.example")
+    cloud.app.table.write(update(key, {"open_until": 100}, condition=""))
+
+    assert not store.take_place(project.id, "slow.example", 0, 99, 130), "the circuit is open"
+    assert store.take_place(project.id, "slow.example", 0, 101, 130)
+    assert not store.take_place(project.id, "slow.example", 0, 102, 140), "another call has it"
+    assert store.take_place(project.id, "slow.example", 1, 102, 140)
+    assert store.take_place(project.id, "slow.example", 0, 131, 160), "that call was given up"
+
+
+def test_download_of_an_older_version_does_not_describe_the_newer_one(cloud: MotoCloud, project: Project) -> None:
+    store, url = cloud.app.ingest.store, "http://127.0.0.1:9/a"
+    body = {"name": "daily", "source_url": "http://127.0.0.1:9/list.json"}
+    made = cloud.http("POST", "/v1/subscriptions", json=body, key=project.key).json()
+    subscription = store.get(project.id, made["subscription_id"])
+    assert subscription
+    cloud.app.table.transact(store.seen_writes(subscription, Entry(url, "/a", "a", "2")))
+    key = keys.manifest_entry(project.id, subscription.subscription_id, url)
+    stored = cloud.app.table.get(key, consistent=True)
+    assert stored
+
+    store.fetched(project.id, subscription.subscription_id, url, "1", FileVersion('"old"', 3))
+    assert cloud.app.table.get(key, consistent=True) == stored
+    store.fetched(project.id, subscription.subscription_id, url, stored["fingerprint"], FileVersion('"new"', 4))
+    assert (cloud.app.table.get(key, consistent=True) or {})["etag"] == '"new"'
+
+
+def test_two_callers_of_an_idle_host_get_different_times(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other caller reserves after this one has found that nobody has, and before it writes."""
+    table, now = cloud.app.table, cloud.clock().timestamp()
+    usage, write, others = HostUsage(table, cloud.clock), table.try_write, list[float | None]()
+
+    def raced(*writes: Write) -> bool:
+        monkeypatch.undo()
+        others.append(usage.reserve("192.0.2.1", 2.0, now, now + 60))
+        return write(*writes)
+
+    monkeypatch.setattr(table, "try_write", raced)
+    mine = usage.reserve("192.0.2.1", 2.0, now, now + 60)
+
+    assert others == [now]
+    assert mine == pytest.approx(now + 2.0, abs=0.001)

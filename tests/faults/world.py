@@ -137,7 +137,7 @@ class World:
             return
         except Exception as error:
             if self.calls.injected is None:
-                raise AssertionError(f"the function of {queue} failed without a fault") from error
+                raise AssertionError(f"the function of {queue} failed without a fault: {error!r}") from error
 
     def compensate(self) -> None:
         """Runs the schedule of every minute, then all due ticks: an outdated one may come before the current one."""

@@ -35,6 +35,21 @@ def modules() -> list[Module]:
     return found
 
 
+def routes(found: Iterable[Module]) -> int:
+    """How many routes are declared, by `@router.get` and the like."""
+    methods = {"get", "post", "put", "patch", "delete"}
+    decorators = (
+        decorator.func
+        for module in found
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call)
+    )
+    named = (each for each in decorators if isinstance(each, ast.Attribute) and each.attr in methods)
+    return sum(isinstance(each.value, ast.Name) and each.value.id == "router" for each in named)
+
+
 def imports(module: Module, names: set[str], *, at_start: bool = False) -> Iterator[str]:
     """Yields the product modules that a module imports; `at_start`, only those imported together with it."""
     nodes: Iterable[ast.AST] = module.tree.body if at_start else ast.walk(module.tree)

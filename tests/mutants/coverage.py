@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,8 @@ SUITES = ("tests/unit", "tests/integration", "tests/workflow", "tests/faults")
 PLACE = ROOT / ".local" / "mutants"
 PRODUCT = ("layers/core/tidegate", "layers/client/tidegate_client")
 _TEST, _START, _DATA = "MUTANTS_TEST", "COVERAGE_PROCESS_START", "MUTANTS_DATA"
+# They run processes of their own for minutes, and other tests run the same lines.
+_WITHOUT = ("tests/integration/test_bench_sections.py", "tests/integration/test_bench_meter.py")
 # Most tests of these suites wait for something; more processes than cores record them in less time.
 _PROCESSES = 4
 
@@ -74,14 +77,11 @@ def _folders() -> list[str]:
     return [str(ROOT / folder) for folder in PRODUCT]
 
 
-def folders(suites: Sequence[str] = SUITES) -> list[str]:
-    """The folders of tests, each of which is recorded on its own."""
-    found = {path.parent.relative_to(ROOT) for suite in suites for path in (ROOT / suite).rglob("test_*.py")}
-    return sorted(map(str, found))
-
-
 def record(folder: str, place: Path = PLACE) -> None:
-    """Runs the tests of a folder and stores what each of them runs, with the product's source as it is now."""
+    """Runs the tests below a folder and stores what each of them runs, with the product's source as it is now.
+
+    One run for the whole folder: starting pytest and its processes takes longer than the tests of many a folder.
+    """
     run = place / f"run-{time.time_ns()}"
     run.mkdir(parents=True)
     # A process that a test starts reads this file; the test is in its environment.
@@ -92,7 +92,7 @@ def record(folder: str, place: Path = PLACE) -> None:
     )
     environment = os.environ | {_DATA: str(run), _START: str(settings)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.coverage", "-n", str(_PROCESSES)]
-    command += ["--dist", "worksteal", "--timeout", "900", *map(str, sorted((ROOT / folder).glob("test_*.py")))]
+    command += ["--dist", "worksteal", "--timeout", "900", *(f"--ignore={each}" for each in _WITHOUT), folder]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
     _store(run, place / folder.replace("/", "-"))
 
@@ -124,6 +124,10 @@ class Recorded:
         """The tests that run one of these lines of the present source."""
         return sorted({test for chunk in self._chunks for test in chunk.tests(file, first, last)})
 
+    def lines(self, file: str) -> Counter[str]:
+        """How many lines of the file each test runs."""
+        return Counter(test for chunk in self._chunks for run_by in chunk.of_file(file).values() for test in run_by)
+
 
 class _Chunk:
     """The lines that the tests of one folder run."""
@@ -133,12 +137,12 @@ class _Chunk:
         self.seconds: dict[str, float] = json.loads((place / "seconds.json").read_text())
         self._data = CoverageData(str(place / "lines"))
         self._data.read()
-        self._of_file = cache(self._contexts)
+        self.of_file = cache(self._contexts)
         self._blocks_of = cache(self._blocks)
 
     def tests(self, file: str, first: int, last: int) -> set[str]:
         lines = {self._recorded(file, line) for line in range(first, last + 1)} - {0}
-        contexts = self._of_file(file) if lines else {}
+        contexts = self.of_file(file) if lines else {}
         return {test for line in lines for test in contexts.get(line, []) if test in self.seconds}
 
     def _contexts(self, file: str) -> dict[int, list[str]]:

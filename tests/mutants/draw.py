@@ -1,4 +1,8 @@
-"""Draws random mutants: small changes of decisions in functions of the core, the agent and the swarm."""
+"""Draws random mutants: small changes of decisions in functions of the core, the agent and the swarm.
+
+Not drawn, because they change nothing: `attribute_exists(#pk)` beside a comparison, which fails without the item, too;
+the order of two calls of which both only change an object in memory, or only refuse; calls that log or measure.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ import itertools
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tests.mutants.tree import ROOT
@@ -22,7 +27,25 @@ _COMPARED: dict[type[ast.cmpop], str] = {
 # A text that is a condition of DynamoDB, or a part of one.
 _CONDITION = re.compile(r"attribute_(?:not_)?exists\(|#\w+ (?:=|<>|<|>|<=|>=) :\w+|contains\(#\w+|begins_with\(#\w+")
 _ALWAYS = " OR attribute_exists(#pk) OR attribute_not_exists(#pk))"
-_CURSORS = re.compile(r"cursor|after|since|start_key|exclusive_start|next_\w+|token")
+_CURSORS = re.compile(r"cursor|after|since|start_key|exclusive_start|next_(?:key|page|cursor|token|url)|token")
+# A part that fails for an item that does not exist, because it compares an attribute.
+_COMPARES = re.compile(r"#\w+ (?:=|<>|<|>|<=|>=) :\w+")
+# Calls that change only an object in memory, and calls that only refuse: in which order two of them come shows at most
+# in which of two errors is told first.
+_IN_MEMORY = {
+    "append",
+    "appendleft",
+    "extend",
+    "add",
+    "update",
+    "discard",
+    "setdefault",
+    "pop",
+    "clear",
+    "set",
+    "pulse",
+}
+_REFUSES = re.compile(r"_?(?:check|require|refuse|validate|verify)\w*")
 # Removing these changes no decision.
 _SAYS_ONLY = {"log", "logger", "_log", "_logger", "logging", "LOG", "metrics", "_metrics", "print", "warnings"}
 Span = tuple[int, int]
@@ -58,11 +81,14 @@ def _short(text: str) -> str:
     return " ".join(text.split())
 
 
-def draw(count: int, seed: int, root: Path = ROOT) -> list[Drawn]:
-    """`count` mutants, as many of each kind as there are; the same ones for the same seed and source."""
+def draw(count: int, seed: int, root: Path = ROOT, only: Sequence[str] = ()) -> list[Drawn]:
+    """`count` mutants, as many of each kind as there are; the same ones for the same seed and source.
+
+    `only`: in files whose path begins with one of these.
+    """
     chance = random.Random(seed)
     by_kind: dict[str, list[Drawn]] = defaultdict(list)
-    for one in candidates(root):
+    for one in candidates(root, only):
         by_kind[one.kind].append(one)
     for drawn in by_kind.values():
         chance.shuffle(drawn)
@@ -77,11 +103,13 @@ def draw(count: int, seed: int, root: Path = ROOT) -> list[Drawn]:
     return chosen
 
 
-def candidates(root: Path = ROOT) -> Iterator[Drawn]:
+def candidates(root: Path = ROOT, only: Sequence[str] = ()) -> Iterator[Drawn]:
     """Every mutant that can be drawn."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
-            yield from _of_file(path, str(path.relative_to(root)))
+            name = str(path.relative_to(root))
+            if not only or name.startswith(tuple(only)):
+                yield from _of_file(path, name)
 
 
 def _of_file(path: Path, name: str) -> Iterator[Drawn]:
@@ -151,12 +179,14 @@ _Made = Iterator[tuple[int, Span, str]]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _body(function: _Function) -> Iterator[ast.AST]:
-    for statement in function.body:
-        yield from ast.walk(statement)
+@lru_cache(maxsize=4)
+def _body(function: _Function) -> Sequence[ast.AST]:
+    """Each kind of mutant looks through the same nodes."""
+    return [node for statement in function.body for node in ast.walk(statement)]
 
 
-def _decisions(function: _Function) -> Iterator[ast.AST]:
+@lru_cache(maxsize=4)
+def _decisions(function: _Function) -> Sequence[ast.AST]:
     """Nodes of the body but those of texts for people: what is raised, and values within f-strings."""
     said = {
         id(inner)
@@ -164,7 +194,7 @@ def _decisions(function: _Function) -> Iterator[ast.AST]:
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert)
         for inner in ast.walk(node)
     }
-    return (node for node in _body(function) if id(node) not in said)
+    return [node for node in _body(function) if id(node) not in said]
 
 
 def _conditions(function: _Function, text: _Text) -> _Made:
@@ -185,7 +215,11 @@ def _conditions(function: _Function, text: _Text) -> _Made:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CONDITION.search(node.value):
             parts = re.split(r" AND (?![^(]*\))", node.value)
             for number, part in enumerate(parts):
-                if "BETWEEN" in part or part.count("(") != part.count(")"):
+                # A text that is added to another one begins with AND.
+                if not part.strip() or "BETWEEN" in part or part.count("(") != part.count(")"):
+                    continue
+                others = (other for at, other in enumerate(parts) if at != number and " OR " not in other)
+                if part.strip() == "attribute_exists(#pk)" and any(map(_COMPARES.fullmatch, others)):
                     continue
                 changed = [*parts[:number], f"({part.strip()}{_ALWAYS}", *parts[number + 1 :]]
                 yield node.lineno, text.span(node), repr(" AND ".join(changed))
@@ -280,6 +314,15 @@ def _acts(statement: ast.stmt) -> bool:
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not _says_only(value)
 
 
+def _order_is_equal(first: ast.stmt, second: ast.stmt) -> bool:
+    called = [each.value.func for each in (first, second) if isinstance(each, ast.Expr | ast.Assign)
+              and isinstance(each.value, ast.Call) and isinstance(each.value.func, ast.Attribute)]  # fmt: skip
+    if len(called) < 2 or ast.unparse(called[0].value) == ast.unparse(called[1].value):
+        return False
+    names = [each.attr for each in called]
+    return all(name in _IN_MEMORY for name in names) or all(map(_REFUSES.fullmatch, names))
+
+
 def _order(function: _Function, text: _Text) -> _Made:
     """Two statements that act, the second without a value of the first, in the other order."""
     for block in _blocks(function):
@@ -290,7 +333,7 @@ def _order(function: _Function, text: _Text) -> _Made:
             used = {n.id for n in ast.walk(second) if isinstance(n, ast.Name)}
             later = {n.id for n in ast.walk(second) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             before = {n.id for n in ast.walk(first) if isinstance(n, ast.Name)}
-            if stored & used or later & before:
+            if stored & used or later & before or _order_is_equal(first, second):
                 continue
             one, two = text.span(first), text.span(second)
             between = text.source[one[1] : two[0]]

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.soak.caller import Caller
 from tests.soak.chaos import Chaos
 from tests.soak.hosts import Disks, make_hosts
-from tests.soak.ledger import Ledger
+from tests.soak.ledger import HARNESS, Ledger
 from tests.soak.outside import outside
 from tests.soak.promises import settled, verdict
 from tests.soak.reader import Reader
@@ -30,6 +30,13 @@ _HIDDEN_SECONDS = "25"
 # Records must outlast the run; on AWS they expire half an hour after their end. Ten minutes are enough for a Job
 # there, not on a machine on which everything else runs as well.
 _PARAMETERS = {"RecordTtlSeconds": "36000", "JobTimeoutSeconds": "3600"}
+# The reader alone would use up the default of five requests a second, and an hour of this work what a day allows.
+_QUOTAS = {
+    "requests_per_s": 1000,
+    "runner_hours_per_day": 10**6,
+    "egress_bytes_per_day": 10**15,
+    "outgoing_calls_per_day": 10**9,
+}
 # The end of a run waits for as long as something still goes on, and gives up after so many seconds without.
 _QUIET_SECONDS = 240
 
@@ -40,9 +47,8 @@ def soak(home: Path, minutes: float, seed: int, hosts: int, say: Callable[[str],
     with deployed_at(home / "cloud", **_PARAMETERS) as cloud, outside(ledger, seed) as world:
         show_messages_sooner(cloud)
         project = cloud.project()
-        # The reader alone would use up the default of five requests a second.
-        quotas = {"quotas": {"requests_per_s": 1000}}
-        cloud.http("PATCH", f"/v1/projects/{project.id}", json=quotas, key=cloud.admin_key)
+        changed = cloud.http("PATCH", f"/v1/projects/{project.id}", json={"quotas": _QUOTAS}, key=cloud.admin_key)
+        assert changed.status == 200, changed.body
         world.secret = project.callback_secret
         Client(cloud.api_url, cloud.admin_key).projects.set_swarm(project.id, peer_networks=["127.0.0.0/8"])
         caller = Caller(cloud, project, ledger)
@@ -59,6 +65,9 @@ def soak(home: Path, minutes: float, seed: int, hosts: int, say: Callable[[str],
                 for minute in range(1, round(minutes) + 1):
                     time.sleep(minutes * 60 / max(1, round(minutes)))
                     say(f"  minute {minute}: {_line(ledger)}")
+                    if HARNESS in ledger.broken:
+                        say(f"  without faults, the rest would say nothing: {ledger.broken[HARNESS]}")
+                        break
                 while not work.began_everything() and ledger.quiet_for() < _QUIET_SECONDS:
                     time.sleep(1)
                 chaos.stop()

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 JOB, TASK, EXPORT, BATCH, REQUEST = "job", "download", "export", "batch", "request"
+ANSWERS = "the API answers a careful caller"
+# What is wrong with the soak and not with the product.
+HARNESS = "the soak itself goes on"
 FINAL = {
     JOB: {"Success", "Failed", "Timeout", "Cancelled", "Superseded"},
     TASK: {"Success", "Failed", "Timeout", "Cancelled", "Superseded"},

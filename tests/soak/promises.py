@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.soak.hosts import NEWER
-from tests.soak.ledger import BATCH, EXPORT, JOB, REQUEST, TASK, Asked
+from tests.soak.ledger import ANSWERS, BATCH, EXPORT, JOB, REQUEST, TASK, Asked
 from tests.soak.outside import SIGNED
 from tests.soak.reader import ADD_UP, FINAL_STAYS, Reader
 from tests.soak.work import CANCELLED, RELEASE_FILES, Work
@@ -118,11 +118,11 @@ def batches_process_every_item(work: Work, _: Reader) -> Iterator[str]:
 
 def batches_keep_their_rate(work: Work, _: Reader) -> Iterator[str]:
     """Counts first calls of items: what a dead runner had sent may be sent again."""
-    first: dict[tuple[str, int], float] = {}
+    first: dict[str, dict[int, float]] = {}
     for batch, index, moment, _result in work.ledger.calls:
-        first.setdefault((batch, index), moment)
+        first.setdefault(batch, {}).setdefault(index, moment)
     for asked in work.ledger.of(BATCH):
-        moments = sorted(moment for (batch, _), moment in first.items() if batch == asked.record_id)
+        moments = sorted(first.get(asked.record_id, {}).values())
         most, start = 0, 0
         for at, moment in enumerate(moments):
             while moments[start] < moment - _RATE_SECONDS:
@@ -161,17 +161,16 @@ def one_record_for_one_request(work: Work, _: Reader) -> Iterator[str]:
         asked = sorted(one.record_id for one in work.ledger.of(kind))
         if listed != asked:
             yield f"{path} lists {len(listed)}, asked for were {len(asked)}: {sorted(set(listed) ^ set(asked))}"
-    tasks = sorted(str(task["task_id"]) for _, task in _tasks(work))
+    tasks = sorted(str(task["task_id"]) for task in _tasks(work))
     asked = sorted(one.record_id for one in work.ledger.of(TASK))
     if tasks != asked:
         yield f"Jobs list {len(tasks)} downloads, asked for were {len(asked)}: {sorted(set(tasks) ^ set(asked))}"
 
 
-def _tasks(work: Work) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _tasks(work: Work) -> Iterator[dict[str, Any]]:
     for job in work.caller.pages("/v1/jobs"):
         if job["target_file_dir"] == "/srv":
-            for task in work.caller.pages("/v1/downloads", job_id=job["job_id"]):
-                yield job, task
+            yield from work.caller.pages("/v1/downloads", job_id=job["job_id"])
 
 
 def lists_and_single_reads_agree(work: Work, reader: Reader) -> Iterator[str]:
@@ -180,7 +179,7 @@ def lists_and_single_reads_agree(work: Work, reader: Reader) -> Iterator[str]:
         *((item["task_id"], item) for item in work.caller.pages("/v1/tasks")),
         *((item["batch_id"], item) for item in work.caller.pages("/v1/batches")),
         *((item["job_id"], item) for item in work.caller.pages("/v1/jobs")),
-        *((item["task_id"], item) for _, item in _tasks(work)),
+        *((item["task_id"], item) for item in _tasks(work)),
     )
     for record_id, item in lists:
         shown = single.get(str(record_id))
@@ -217,7 +216,7 @@ CHECKS: dict[str, Callable[[Work, Reader], Iterator[str]]] = {
     "a project sees only its own records": others_see_nothing,
 }
 # Found while it runs.
-WATCHED = (FINAL_STAYS, ADD_UP, NEWER, SIGNED)
+WATCHED = (FINAL_STAYS, ADD_UP, NEWER, SIGNED, ANSWERS)
 
 
 def settled(work: Work) -> bool:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from tests.soak.caller import Caller
-from tests.soak.ledger import BATCH, FINAL, JOB, Asked
+from tests.soak.ledger import ANSWERS, BATCH, FINAL, JOB, Asked
 
 FINAL_STAYS = "final states never change"
 ADD_UP = "counts that callers read add up"
@@ -34,7 +34,10 @@ class Reader:
             for asked in (*self._ledger.open(), *self._rng.sample(ended, min(3, len(ended)))):
                 if self._stop.is_set():
                     return
-                self.read(asked)
+                try:
+                    self.read(asked)
+                except Exception as error:
+                    self._ledger.breaks(ANSWERS, f"GET {asked.path}: {error!r}")
             self._stop.wait(0.3)
 
     def read(self, asked: Asked) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class CircuitsInMemory(CircuitStore):
             ProjectState(every.limit, every.limit_at, every.slow_at, every.took, dict(every.places)) if every else None,
         )
 
-    def take(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
+    def take_place(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
         record = self.records[host]
         if record.open_until > now or record.places.get(place, 0.0) > now:
             return False

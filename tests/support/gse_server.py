@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.http_servers import Handler, serve
+from tests.support.patience import idle_clock
 
 PATH = "/api/v2/task/extensions/"
 Agent = tuple[str, str]
@@ -47,8 +48,8 @@ class GseServer:
         before = self.count(name)
         self.trouble[name] = trouble
         yield
-        until = time.monotonic() + 60
-        while self.count(name) == before and time.monotonic() < until:
+        until = idle_clock() + 60
+        while self.count(name) == before and idle_clock() < until:
             time.sleep(0.01)
         del self.trouble[name]
 

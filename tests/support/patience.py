@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from local.launcher import crowd
 
+T = TypeVar("T")
 _LOOK_SECONDS = 0.1
 
 
@@ -49,3 +52,36 @@ class _IdleClock:
 
 
 idle_clock = _IdleClock()
+
+
+def until(condition: Callable[[], T | None], what: str = "", seconds: float = 30) -> T:
+    """Waits for what is expected, and returns it. Fails after so many seconds by the clock above."""
+    deadline = idle_clock() + seconds
+    while not (found := condition()):
+        assert idle_clock() < deadline, what or "what was waited for did not come"
+        time.sleep(0.02)
+    return found
+
+
+class Background(threading.Thread):
+    """Runs an action at once. `join` fails if it has not ended in time, by the clock above, or if it raised."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._action = action
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._action()
+        except BaseException as error:
+            self._error = error
+
+    def join(self, timeout: float | None = 60) -> None:
+        deadline = idle_clock() + (60 if timeout is None else timeout)
+        while self.is_alive():
+            assert idle_clock() < deadline, "what runs in the background has not ended in time"
+            super().join(_LOOK_SECONDS)
+        if self._error:
+            raise self._error

@@ -121,7 +121,7 @@ class ReleaseWorld:
     def look(self, name: str = "app") -> dict[str, Any]:
         """One look of the watcher, as its state machine makes it."""
         release = self.cloud.app.releases.store.require(self.fleet.project.id, name)
-        step = {"looks": 0, "revision": release.desired, "generation": release.generation}
+        step = {"looks": 0, "wait": 0, "revision": release.desired, "generation": release.generation}
         event = {"project_id": self.fleet.project.id, "name": name, "step": step}
         return dict(self.cloud.invoke("watch_release", event))
 

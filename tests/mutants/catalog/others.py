@@ -69,8 +69,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "results that came between two slices are read after the first calls",
         "layers/core/tidegate/batches/slice.py",
-        "        self._settle()\n        pool.start()\n",
-        "        pool.start()\n",
+        "        self._settle()\n        if self._is_time_up:\n",
+        "        if self._is_time_up:\n",
         (_RESULTS,),
     ),
     Mutant(
@@ -164,15 +164,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "outcomes that no progress counts are shown",
         "layers/core/tidegate/batches/items.py",
-        "for part in sorted(chosen) if part <= count]",
-        "for part in sorted(chosen)]",
+        "_number(one[0]) <= high, listed)",
+        "_number(one[0]) <= high + 9, listed)",
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
     ),
     Mutant(
         "of two writers of a part of outcomes the fenced one counts",
         "layers/core/tidegate/batches/items.py",
-        "(key, size) for key, size in sizes.items()}",
-        "(key, size) for key, size in reversed(list(sizes.items()))}",
+        "one in takewhile(lambda one: _number(one[0]) <= high, listed)}",
+        "one in reversed(list(takewhile(lambda one: _number(one[0]) <= high, listed)))}",
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
     ),
     # --- callbacks

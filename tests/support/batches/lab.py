@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ _UNUSED = (
     "check_urls",
     "notifier",
     "topic",
-    "source_refusal",
+    "require_source",
     "queue",
 )
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -154,7 +154,7 @@ class MemoryOutcomes(Outcomes):
         others = [entry for entry in self.report_lines if entry[0] != key]
         self.report_lines = others + [(key, outcome) for outcome in indexed]
 
-    def merge(self, batch: Batch, parts: Sequence[int]) -> str:
+    def merge(self, batch: Batch, parts: Sequence[int], seconds: float = 0.0) -> str:
         self.merged.append(list(parts))
         return ""
 
@@ -266,11 +266,6 @@ class Lab(QueuedRun):
             if outcome == SLEEP:
                 time.sleep(self.ended.seconds)
         return outcome
-
-    def in_background(self, action: Callable[[], Any]) -> threading.Thread:
-        thread = threading.Thread(target=action, daemon=True)
-        thread.start()
-        return thread
 
     def now(self, batch: Batch) -> tuple[Batch, BatchProgress]:
         current = self.batches.get(batch.project_id, batch.batch_id)

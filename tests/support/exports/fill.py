@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import openpyxl
+import xlsxwriter
 from openpyxl import Workbook
 from python_calamine import CalamineWorkbook
 
@@ -37,6 +38,24 @@ def sheet_of(cells: Mapping[str, Any], change: Callable[[Any], object] = lambda 
         sheet[place] = value
     change(sheet)
     return saved(book)
+
+
+def dashboard() -> bytes:
+    """A sheet with a list, and one with what refers to it."""
+    target = io.BytesIO()
+    book = xlsxwriter.Workbook(target)
+    data, dash = book.add_worksheet("Data"), book.add_worksheet("Dash")
+    for place, text in {"A2": "{.id}", "B2": "{.amount}", "A3": "=SUM(B2)", "A4": "limit"}.items():
+        data.write(place, text)
+    data.add_sparkline("D2", {"range": "Data!A2:B2"})
+    data.conditional_format("B2", {"type": "2_color_scale", "min_type": "formula", "min_value": "=$A$4"})
+    data.insert_textbox("F1", "sum", {"textlink": "=$A$3"})
+    dash.data_validation("A1", {"validate": "list", "source": "=Data!$A$2:$A$2"})
+    dash.conditional_format("A1", {"type": "formula", "criteria": "=Data!$A$4>1", "format": book.add_format()})
+    dash.add_sparkline("B1", {"range": "Data!B2:B2"})
+    dash.insert_textbox("C1", "sum", {"textlink": "=Data!$A$3"})
+    book.close()
+    return target.getvalue()
 
 
 def tables_of(*lists: Rows, titles: Sequence[str] = (), template: Any = None) -> list[TableRows]:

@@ -23,6 +23,8 @@ MACHINE = {
 class ExportWorld:
     def __init__(self, cloud: MotoCloud, project: Project, source: PagedSource) -> None:
         self.cloud, self.project, self.source = cloud, project, source
+        # How many objects each worker of the last export in ranges has stored.
+        self.stored_by_lane: list[int] = []
         # Waits between retries of a page advance the clock of the test.
         cloud.app.exports.sleep = self._sleep
 
@@ -70,10 +72,13 @@ class ExportWorld:
 
     def lanes(self, state: dict[str, Any]) -> None:
         """Does what the Map state does, one lane after another."""
+        self.stored_by_lane = []
         for lane in state["lanes"]:
+            before = len(self.objects())
             answer = self.cloud.invoke("render_ranges", lane)
             while answer["next"] == "ranges":
                 answer = self.cloud.invoke("render_ranges", answer)
+            self.stored_by_lane.append(len(self.objects()) - before)
 
     def run(self, task_id: str) -> dict[str, Any]:
         shown = self.shown(task_id)

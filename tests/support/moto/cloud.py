@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType, SimpleNamespace
@@ -29,6 +29,7 @@ from tests.support.moto import roles as moto_roles
 from tests.support.moto.replay import Recording
 from tests.support.moto.resources import Names
 from tests.support.moto.roles import Roles
+from tests.support.patience import idle_clock
 from tests.support.template import ROOT, queue_functions, timeout_of
 from tidegate import app as composition
 from tidegate.aws import clients
@@ -95,6 +96,25 @@ def lambda_context(name: str) -> Any:
     )
 
 
+_SERVING = threading.RLock()
+_NESTED_SECONDS = 2
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """A process serves one request at a time, as on Lambda: the resolver keeps the present one in its own state.
+
+    A request that the present one waits for, as of a business that calls back, is served after a while all the same."""
+    deadline = idle_clock() + _NESTED_SECONDS
+    while not (ours := _SERVING.acquire(timeout=0.05)) and idle_clock() < deadline:
+        pass
+    try:
+        yield
+    finally:
+        if ours:
+            _SERVING.release()
+
+
 _RECORDINGS: dict[bool, Recording[Names]] = {}
 # Host limits are off because all servers of a test share one address. The key cache is off because the number of AWS
 # calls of a scenario must not depend on its speed.
@@ -112,6 +132,7 @@ class MotoCloud:
         # Seconds that functions have been frozen in this test so far.
         self.frozen_seconds = 0
         self._env = env
+        self.serving: Callable[[], AbstractContextManager[None]] = _one_at_a_time
         # Called while a state machine waits: agents report, queues are delivered.
         self.while_waiting: list[Callable[[], object]] = []
         self._waits_may_begin = threading.Event()
@@ -212,7 +233,8 @@ class MotoCloud:
         described = self.invoke("authorizer", {**event, "type": "REQUEST"})
         event["requestContext"]["authorizer"] = {"lambda": described["context"]}
         began, frozen = self.clock(), self.frozen_seconds
-        answer = self.invoke("submit" if (method, path) in SUBMIT_ROUTES else "api", event)
+        with self.serving():
+            answer = self.invoke("submit" if (method, path) in SUBMIT_ROUTES else "api", event)
         # Not checked with running machines, which move the clock meanwhile. Frozen seconds do not count.
         took = (self.clock() - began).total_seconds() - (self.frozen_seconds - frozen)
         if not self.machines_run and took > aws_limits.API_SECONDS:

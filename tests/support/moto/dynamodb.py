@@ -1,7 +1,8 @@
 """Patches that make moto's DynamoDB behave more like AWS, and faster.
 
 Each call is atomic. A cancelled transaction is rolled back without copying the table. Keys that are too long, also in
-reads and queries, and text that is not valid UTF-8 are refused with AWS's errors. Reads say how many units they used.
+reads and queries, and text that is not valid UTF-8 are refused with AWS's errors. Reads, puts
+and transactions say how many units they used.
 """
 
 from __future__ import annotations
@@ -107,7 +108,26 @@ def _units_of_query(body: dict[str, Any], _: dict[str, Any]) -> float:
     return _units(speed.READ.bytes, body.get("ConsistentRead", False))
 
 
-_METERS = {"get_item": _units_of_get, "batch_get_item": _units_of_batch, "query": _units_of_query}
+def _units_of_put(body: dict[str, Any], _: dict[str, Any]) -> float:
+    return _units_written(body["Item"])
+
+
+def _units_of_transaction(body: dict[str, Any], _: dict[str, Any]) -> float:
+    return sum(2 * _units_written(each["Put"]["Item"]) if "Put" in each else 2 for each in body["TransactItems"])
+
+
+def _units_written(item: dict[str, Any]) -> float:
+    """Without indexes."""
+    return float(max(1, -(-item_size(item) // 1024)))
+
+
+_METERS = {
+    "get_item": _units_of_get,
+    "batch_get_item": _units_of_batch,
+    "query": _units_of_query,
+    "put_item": _units_of_put,
+    "transact_write_items": _units_of_transaction,
+}
 
 
 def patch() -> Callable[[], None]:

@@ -67,15 +67,20 @@ class SwarmFleet:
         direct: bool = False,
         old: bytes | None = None,
         pythons: Sequence[str] = (sys.executable,),
+        lead: float = 3.0,
+        patience: float | None = None,
     ) -> None:
         """`old` is the content that every host has at the target path before the Job. `pythons`: which the processes
-        use in turn."""
+        use in turn. `lead`: seconds until the first host starts, which the processes need to start themselves.
+        `patience`: seconds without a peer's piece after which a host goes to S3, else the product's."""
         self.home = home
         self.origin = origin
         self.names = [f"host-{n:02d}" for n in range(len(behaviours))]
         self.behaviours = dict(zip(self.names, behaviours, strict=True))
         self._old = old
         self._pythons = itertools.cycle(pythons)
+        self._lead = lead
+        self._patience = patience
         self._rate, self._spread, self._processes, self._direct = rate, spread, processes, direct
         self._running: list[subprocess.Popen[str]] = []
         self._specs: list[Path] = []
@@ -98,8 +103,10 @@ class SwarmFleet:
             host, port = self.address(name)
             placements.append(Placement(name, (f"{host}:{port}",), pin))
         transfers = SwarmTransfers.of(self.origin).make(placements)
-        if self._direct:
-            for transfer in transfers.values():
+        for transfer in transfers.values():
+            if self._patience is not None:
+                transfer["swarm"]["patience"] = self._patience
+            if self._direct:
                 transfer.pop("swarm", None)
         starts = random.Random(7)
         with ExitStack() as stack:
@@ -115,7 +122,7 @@ class SwarmFleet:
                             "home": str(self.home / name),
                             "at": None if behaviour.kind == "blocked" else self.address(name),
                             "rate": self._rate * behaviour.slow if self._rate else None,
-                            "starts": 3.0 + starts.uniform(0, self._spread),
+                            "starts": self._lead + starts.uniform(0, self._spread),
                             "behaviour": behaviour.kind,
                             "source": str(self.home / "source"),
                             "transfer": transfers[name],
@@ -135,6 +142,8 @@ class SwarmFleet:
                     process.wait()
                 for reader in self._readers:
                     reader.join(5)
+                # pytest shows it with a test that fails.
+                print(*(log.read_text() for log in sorted(self.home.glob("*.log"))), sep="\n")
         self.run.egress = self.origin.egress
 
     def _spawn(self, spec: Path) -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ import urllib3
 
 from tests.support.swarm.lab import Placement
 from tidegate_client.download import ResumingDownload, fetch_verified
-from tidegate_client.models import SwarmFigures
+from tidegate_client.inputs import SwarmFigures
 from tidegate_client.rates import RateLimit
 from tidegate_client.swarm.host import NoSwarm, SwarmHost, SwarmOptions
 
@@ -143,6 +144,9 @@ def _run(given: dict[str, Any], began: float) -> None:
         "ended": time.time() - began,
         "figures": figures,
         "cpu": time.process_time() - cpu,
+        "pid": os.getpid(),
+        "cpu_from": cpu,
+        "cpu_to": time.process_time(),
     }
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()

@@ -175,7 +175,7 @@ class Tour:
                 "targets": {"groups": ["web"]},
                 "waves": [{"percent": 10, "wait_s": 300, "max_failed_percent": 5}],
                 "hook": "reload",
-                "health": {"url": "http://127.0.0.1:8080/healthz", "soak_s": 120},
+                "health": {"url": "http://localhost:8080/healthz", "soak_s": 120},
                 "activate": "manual",
             }
             self.call("PUT /v1/releases/{name}", body, status=201, name="app")
@@ -187,7 +187,7 @@ class Tour:
         self.call("GET /v1/releases/{name}/hosts", query={"limit": 5}, name="app")
         self.call("GET /v1/releases/{name}/drift", name="app")
         self.call("GET /v1/releases/{name}/revisions", name="app")
-        self.call("GET /v1/releases/{name}/revisions/{number}", name="app", number="1")
+        self.call("GET /v1/releases/{name}/revisions/{number}", name="app", number=1)
         self.call("POST /v1/releases/{name}/pause", status=202, name="app")
         self.call("POST /v1/releases/{name}/resume", status=202, name="app")
         self.call("POST /v1/releases/{name}/activate", status=202, name="app")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,3 +48,20 @@ def test_function_gets_more_time_on_a_busy_machine(monkeypatch: pytest.MonkeyPat
     assert (config.get("Timeout"), config.get("Handler"), config.get("Runtime", "r")) == (25, "app.handler", "r")
     monkeypatch.setattr(launcher, "crowd", lambda: 1.0)
     assert config.get("Timeout") == 10
+
+
+def test_function_that_answers_callers_is_ended_by_the_load_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds an Idempotency-Key for as long as it may run, and reads that when its process starts."""
+    for name, seconds in (("Api", (60, 60, 319)), ("Submit", (60, 60, 319)), ("Ingest", (29, 319, 319))):
+        worker = SimpleNamespace(config={"Timeout": 29, "FunctionName": f"tidegate-{name}Function-985f4b"})
+        launcher.patient(lambda _: None)(worker)
+        start = launcher.started(lambda _: None)
+        found = []
+        monkeypatch.setattr(launcher, "crowd", lambda: 1.0)
+        start(worker)
+        found.append(worker.config.get("Timeout"))
+        monkeypatch.setattr(launcher, "crowd", lambda: 11.0)
+        found.append(worker.config.get("Timeout"))
+        start(worker)
+        found.append(worker.config.get("Timeout"))
+        assert tuple(found) == seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +15,10 @@ from local.progress import Failure
 class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
-        self.runtime: Path | None = Path("/usr/bin/python3.13")
         self.credentials: object | None = None
         self.valid = True
         monkeypatch.setenv("DRY_RUN", "yes")
-        monkeypatch.setattr(sam, "find_runtime", lambda _name: self.runtime)
         monkeypatch.setattr(sam, "build", lambda: self.calls.append("build"))
-        monkeypatch.setattr(sam, "build_here", lambda: self.calls.append("build here"))
         monkeypatch.setattr(subprocess, "run", self.run)
         session = SimpleNamespace(get_credentials=lambda: self.credentials, client=None, region_name="us-east-1")
         monkeypatch.setattr("boto3.Session", lambda: session)
@@ -48,12 +44,6 @@ def test_dry_run_with_credentials_checks_the_account(world: World) -> None:
     world.credentials = object()
     sam.deploy()
     assert world.calls == ["build", "validate", "account"]
-
-
-def test_dry_run_without_the_runtime_builds_for_this_machine(world: World) -> None:
-    world.runtime = None
-    sam.deploy()
-    assert world.calls == ["build here", "validate"]
 
 
 def test_dry_run_of_an_invalid_template_says_what_is_wrong(world: World) -> None:

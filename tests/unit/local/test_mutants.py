@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,15 @@ def test_same_seed_draws_the_same_mutants_of_every_kind() -> None:
     assert [one.name for one in drawn] == [one.name for one in draw(20, seed=3)]
     assert len({one.kind for one in drawn}) == 10
     assert all(one.diff() for one in drawn)
+    queue = draw(20, seed=3, only=["layers/core/tidegate/queue/"])
+    assert {Path(one.file).parent.name for one in queue} == {"queue"}
+
+
+def test_drawn_conditions_are_well_formed() -> None:
+    """One that DynamoDB refuses as malformed is noticed by any test, and says nothing about the suite."""
+    malformed = re.compile(r"\(\s*(?:AND|OR)\b|\b(?:AND|OR)\s*(?:\)|AND\b|OR\b)")
+
+    assert [one.name for one in candidates() if one.kind == "condition" and malformed.search(one.new)] == []
 
 
 @pytest.mark.parametrize(

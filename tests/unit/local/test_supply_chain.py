@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import yaml
 
+from local.deployed import version
 from local.lock import DEV, LAYER, SAM, pins, unhashed
 from local.place import ROOT
+from local.sam import ARCHITECTURE
 from local.sbom import digests, document
-from local.wheels import verified_wheels
+from local.wheels import lambda_wheels, wheels_for
+from tests.support.template import load_template
 
 
 @pytest.mark.parametrize("lock", [DEV, LAYER, SAM], ids=["dev", "layer", "sam"])
@@ -76,16 +80,25 @@ def test_sbom_names_every_package_once_with_its_needs(tmp_path: Path) -> None:
 
 def test_wheels_are_had_once_for_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("local.wheels.FOLDER", tmp_path)
-    asked = tmp_path / "asked"
-    pip = tmp_path / "python"
-    pip.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
-    pip.chmod(0o755)
+    calls: list[str] = []
 
-    first = verified_wheels(pip, "python3.13", {"arm64", "x86_64"}, "x86_64")
-    assert verified_wheels(pip, "python3.13", {"arm64", "x86_64"}, "x86_64") == first
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        calls.append(" ".join(map(str, command)))
+        return subprocess.CompletedProcess(command, 0, "", "")
 
-    calls = asked.read_text().splitlines()
+    monkeypatch.setattr(subprocess, "run", run)
+    for _ in range(2):
+        assert lambda_wheels("3.13", "aarch64") != wheels_for(Path("/usr/bin/python3"))
+
     assert len(calls) == 2
     assert all("--require-hashes" in call for call in calls)
-    assert "manylinux2014_aarch64" in calls[0]
+    assert "--python-version 3.13 --platform=manylinux2014_aarch64" in calls[0]
     assert "--platform" not in calls[1]
+
+
+def test_layer_is_built_for_the_python_and_processor_of_the_template() -> None:
+    makefile = (ROOT / "layers/deps/Makefile").read_text()
+    properties = load_template()["Resources"]["DepsLayer"]["Properties"]
+    assert properties["CompatibleRuntimes"] == [f"python{version()}"]
+    assert properties["CompatibleArchitectures"] == [ARCHITECTURE]
+    assert f"--python-version {version()} --python-platform aarch64-" in makefile
