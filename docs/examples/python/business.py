@@ -37,4 +37,7 @@ class Business(BaseHTTPRequestHandler):
         """One line an item is enough."""
 
 
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Business).serve_forever()
+with ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Business) as server:
+    sys.stdout.write(f"waits for items on port {sys.argv[1]}\n")
+    sys.stdout.flush()
+    server.serve_forever()
