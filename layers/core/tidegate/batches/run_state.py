@@ -146,13 +146,16 @@ class SlidingWindow:
         return index
 
     def acknowledge(self, index: int) -> None:
-        if index >= max(self._next, self.offset) and index not in self._held:
-            raise ValueError(f"item {index} was never handed out")
         if index < self.offset:
             self.aside.discard(index)
             return
+        if index >= self._next and index not in self._held:
+            raise ValueError(f"item {index} was never handed out")
         self._held.discard(index)
-        self._above.add(index)
+        if index == self.offset:
+            self.offset += 1
+        else:
+            self._above.add(index)
         self._pass_done()
 
     def _pass_done(self) -> None:
@@ -629,16 +632,19 @@ class RunState:
 
     def _next_calls(self, now: float, ready: int, due: int) -> tuple[ItemCall, ...]:
         calls: list[ItemCall] = []
+        # Retries are open already.
+        most_new = MOST_OPEN - self._open_items
         while len(calls) < min(ready, due) and self._retries and self._retries[0][0] <= now:
-            calls.append(self._next_retry())
-        retried = len(calls)
-        while len(calls) < ready and self._open_items + len(calls) < MOST_OPEN:
-            index_taken = self.window.take()
-            if index_taken is None:
+            call = self._next_retry()
+            self._in_flight[call.index] = _Flight(call.attempt, now, is_new=False)
+            calls.append(call)
+        new = _Flight(1, now, is_new=True)
+        for _ in range(min(ready - len(calls), most_new)):
+            index = self.window.take()
+            if index is None:
                 break
-            calls.append(ItemCall(index_taken, 1))
-        for place, call in enumerate(calls):
-            self._in_flight[call.index] = _Flight(call.attempt, now, place >= retried)
+            self._in_flight[index] = new
+            calls.append(ItemCall(index, 1))
         return tuple(calls)
 
     def _open(self, item: OpenItem) -> None:
