@@ -164,9 +164,11 @@ def crowd() -> float:
     return max(1.0, (wanting - 1) / (os.cpu_count() or 1))
 
 
-# Functions that answer callers. They get a minute at least: for as long as callers wait.
+# Functions that answer callers. They get a minute at least: for as long as callers wait. And four at most: a function
+# that was killed holds the caller's Idempotency-Key until it would have been ended.
 ANSWERING = re.compile(r"-(?:Api|Submit)Function-")
 ANSWERING_SECONDS = 60
+LONGEST_ANSWER_SECONDS = 240
 
 
 class PatientConfig(dict[str, Any]):
@@ -186,7 +188,8 @@ class PatientConfig(dict[str, Any]):
         if key != "Timeout" or not value:
             return value
         if ANSWERING.search(str(super().get("FunctionName"))):
-            return max(ANSWERING_SECONDS, math.ceil(value * self.crowd_at_start))
+            seconds = max(ANSWERING_SECONDS, math.ceil(value * self.crowd_at_start))
+            return max(value, min(seconds, LONGEST_ANSWER_SECONDS))
         return math.ceil(value * crowd())
 
 
@@ -204,6 +207,34 @@ def started(spawn: Callable[..., None]) -> Callable[..., None]:
         spawn(worker, *args, **kwargs)
 
     return begun
+
+
+def alone(invoke: Callable[..., Result]) -> Callable[..., Result]:
+    """Fails one invocation if its process dies while it starts, as on AWS.
+
+    MiniStack would end every process of the function as well, and with them what they were answering.
+    """
+
+    def invoked(worker: Any, *args: Any, **kwargs: Any) -> Result:
+        try:
+            return invoke(worker, *args, **kwargs)
+        except Exception as error:
+            process, worker._proc = worker._proc, None
+            if process is not None:
+                process.kill()
+                process.wait()
+            return {"status": "error", "error": str(error), "cold_start": True, "log": ""}
+
+    return invoked
+
+
+def change_workers(worker: Any, layers: SharedLayers) -> None:
+    """Applies the patches to MiniStack's class of Python and Node.js processes."""
+    worker.__init__ = patient(worker.__init__)
+    worker._spawn = started(worker._spawn)
+    # Last: it runs first, and replaces the configuration that is measured then.
+    layers.install(worker)
+    worker.invoke = alone(worker.invoke)
 
 
 def end_at_once() -> None:
@@ -262,9 +293,7 @@ def main() -> None:
     LargeObjects(s3).install()
     IndexOrder(dynamodb).install()
     layers = Path(tempfile.gettempdir()) / "layers"
-    SharedLayers(layers, lambda_svc._resolve_layer_zip).install(lambda_runtime.Worker)
-    lambda_runtime.Worker.__init__ = patient(lambda_runtime.Worker.__init__)
-    lambda_runtime.Worker._spawn = started(lambda_runtime.Worker._spawn)
+    change_workers(lambda_runtime.Worker, SharedLayers(layers, lambda_svc._resolve_layer_zip))
     app.app = prompt(fronted(app.app, API_ID), lambda_runtime.reset)
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

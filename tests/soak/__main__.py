@@ -111,6 +111,9 @@ def _report(ledger: Ledger, broken: dict[str, list[str]], say: Callable[[str], N
     for what, count in sorted(ledger.counts.items()):
         say(f"  {count:>7,} {what}")
     say("")
+    for seconds, call, without in ledger.longest:
+        say(f"  {seconds:>7,.0f} s until an answer to {call}{f' ({without})' if without else ''}")
+    say("")
     for promise, found in broken.items():
         say(f"  {'✗' if found else '✓'} {promise}")
         for one in found[:5]:

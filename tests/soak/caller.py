@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +35,8 @@ class Caller:
     ) -> tuple[int, Any]:
         """(status, answer) of a 2xx or an allowed status. `allowed` is what may come of a repeated or a late call."""
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
-        deadline = time.monotonic() + _PATIENCE
+        began = time.monotonic()
+        without: Counter[str] = Counter()
         while True:
             status, answer = self._try(method, path, key or self.project.key, headers, options)
             if status == 409 and answer["code"] in _TRY_AGAIN:
@@ -42,12 +44,16 @@ class Caller:
                 status = 503
             if status in allowed or 200 <= status < 300:
                 self.ledger.count("calls answered")
+                self.ledger.waited(f"{method} {path}", time.monotonic() - began, without)
                 return status, answer
             if status and status not in _AGAIN:
                 raise AssertionError(f"{method} {path}: {status} {answer}")
             self.ledger.count("calls repeated")
-            if time.monotonic() > deadline:
-                raise Unanswered(f"{method} {path}: {status} {answer}")
+            why = self._reason(status, answer)
+            self.ledger.count(f"calls repeated after: {why}")
+            without[why] += 1
+            if time.monotonic() - began > _PATIENCE:
+                raise Unanswered(f"{method} {path}: {dict(without)}, at last {status} {answer}")
             time.sleep(0.5)
 
     def _try(
@@ -56,12 +62,18 @@ class Caller:
         try:
             answer = self.cloud.http(method, path, key=key, headers=headers, **options)
         except urllib3.exceptions.HTTPError as error:
-            return 0, str(error)
+            return 0, {"code": type(error).__name__}
         try:
             return answer.status, answer.json() if answer.body else None
         except ValueError:
             # The emulator's own words instead of the product's.
-            return (answer.status if answer.status >= 500 else 0), answer.body[:200]
+            return (answer.status if answer.status >= 500 else 0), {"message": answer.body[:60]}
+
+    @staticmethod
+    def _reason(status: int, answer: Any) -> str:
+        """Why a call is repeated: the error's code, or what the emulator says of a function that ended."""
+        said = answer if isinstance(answer, dict) else {}
+        return f"{status} {said.get('code') or said.get('message') or said.get('errorMessage')}"[:80]
 
     def admin(self, method: str, path: str, **options: Any) -> Any:
         return self.call(method, path, key=self.cloud.admin_key, **options)[1]

@@ -13,6 +13,7 @@ JOB, TASK, EXPORT, BATCH, REQUEST = "job", "download", "export", "batch", "reque
 ANSWERS = "the API answers a careful caller"
 # What is wrong with the soak and not with the product.
 HARNESS = "the soak itself goes on"
+_LONGEST_CALLS = 5
 FINAL = {
     JOB: {"Success", "Failed", "Timeout", "Cancelled", "Superseded"},
     TASK: {"Success", "Failed", "Timeout", "Cancelled", "Superseded"},
@@ -55,6 +56,8 @@ class Ledger:
         self.calls: list[tuple[str, int, float, str]] = []
         # Paths that the file server was asked for.
         self.fetched: Counter[str] = Counter()
+        # The calls that were answered last: seconds, the call, and why it was repeated how often.
+        self.longest: list[tuple[float, str, str]] = []
         self._progress = time.monotonic()
 
     def accept(self, asked: Asked) -> Asked:
@@ -79,6 +82,12 @@ class Ledger:
     def count(self, what: str, number: int = 1) -> None:
         with self._lock:
             self.counts[what] += number
+
+    def waited(self, call: str, seconds: float, without: Counter[str]) -> None:
+        """A call was answered after so long, and after so many tries without an answer."""
+        with self._lock:
+            said = ", ".join(f"{count} x {why}" for why, count in without.most_common())
+            self.longest = sorted([*self.longest, (seconds, call, said)], reverse=True)[:_LONGEST_CALLS]
 
     def moves(self) -> None:
         """Something went on: who waits for the end goes on waiting."""

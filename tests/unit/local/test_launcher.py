@@ -2,11 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ministack.core import lambda_runtime
+from ministack.services import lambda_svc
 
+from local import launcher
 from local.launcher import batching_window, class_name, fronted, gathering, name_errors, single_actions
+from local.shared_layers import SharedLayers
+from tests.unit.local.test_shared_layers import zipped
 
 TRACEBACK = """{"level": "INFO", "message": "a line of the function's own"}
 Traceback (most recent call last):
@@ -133,3 +139,56 @@ def test_queues_window_is_its_mappings() -> None:
     mappings: list[tuple[str, str, dict[str, Any]]] = [("account", "region", {"EventSourceArn": "arn:…:a"})]
     mappings += [("account", "region", {"EventSourceArn": "arn:…:b", "MaximumBatchingWindowInSeconds": 1})]
     assert [batching_window(mappings, f"http://host/account/{name}") for name in "abc"] == [0, 1, 0]
+
+
+CONFIG = {
+    "FunctionName": "tidegate-ApiFunction-985f4b",
+    "FunctionArn": "arn:aws:lambda:us-east-1:000000000000:function:tidegate-ApiFunction-985f4b",
+    "Timeout": 29,
+}
+
+
+def test_process_that_dies_while_starting_ends_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Process(lambda_runtime.Worker):  # type: ignore[misc]
+        def _spawn(self) -> None:
+            raise RuntimeError("Worker process exited immediately")
+
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None))
+    monkeypatch.setattr(lambda_runtime, "_worker_class_for", lambda _: Process)
+    monkeypatch.setattr(lambda_runtime, "_workers", {})
+    monkeypatch.setattr(lambda_svc, "_ensure_reaper_thread", lambda: None)
+    busy, _ = lambda_runtime.acquire_worker(CONFIG["FunctionName"], CONFIG, b"zip")
+
+    answer = lambda_svc._execute_function_warm({"config": CONFIG, "code_zip": b"zip"}, {}, "id")
+
+    assert answer["error"]
+    assert answer["body"]["errorMessage"] == "Worker process exited immediately"
+    (processes,) = lambda_runtime._workers.values()
+    assert busy in processes
+    assert [process.in_use for process in processes] == [True, False]
+
+
+def test_process_with_layers_is_ended_by_the_load_it_began_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found: list[int] = []
+
+    class Process:
+        def __init__(self, config: dict[str, Any]) -> None:
+            self.config = config
+
+        def _spawn(self) -> None:
+            found.append(int(self.config.get("Timeout", 0)))
+
+        def invoke(self) -> None:
+            """Answers nothing."""
+
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda layer: zipped(core="x = 1")))
+    monkeypatch.setattr(launcher, "crowd", lambda: 3.0)
+    process = Process(CONFIG | {"Layers": ["core"]})
+
+    process._spawn()
+    monkeypatch.setattr(launcher, "crowd", lambda: 1.0)
+    process._spawn()
+
+    assert found == [87, 60]
