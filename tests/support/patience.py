@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
+
+# Bound here: tests replace `time.monotonic` and `time.sleep`, and this clock goes on beside them.
+from time import monotonic, sleep
 from typing import TypeVar
 
 from local.launcher import crowd
@@ -24,27 +26,27 @@ class _IdleClock:
         self._lock = threading.Lock()
         self._process = 0
         self._counted = 0.0
-        self._at = time.monotonic()
+        self._at = monotonic()
         self._crowd = 1.0
 
     def __call__(self) -> float:
         with self._lock:
             if self._process != os.getpid():
                 self._begin()
-            return self._counted + (time.monotonic() - self._at) / self._crowd
+            return self._counted + (monotonic() - self._at) / self._crowd
 
     def _begin(self) -> None:
         """A forked process has no thread of its parent."""
         self._process = os.getpid()
-        self._at = time.monotonic()
+        self._at = monotonic()
         threading.Thread(target=self._look, daemon=True, name="idle-clock").start()
 
     def _look(self) -> None:
         while True:
-            time.sleep(_LOOK_SECONDS)
+            sleep(_LOOK_SECONDS)
             found = crowd()
             with self._lock:
-                now = time.monotonic()
+                now = monotonic()
                 self._counted += (now - self._at) / max(self._crowd, found)
                 self._at = now
                 # Falls slowly: what has queued up while the machine was busy takes its time, too.
@@ -59,7 +61,7 @@ def until(condition: Callable[[], T | None], what: str = "", seconds: float = 30
     deadline = idle_clock() + seconds
     while not (found := condition()):
         assert idle_clock() < deadline, what or "what was waited for did not come"
-        time.sleep(0.02)
+        sleep(0.02)
     return found
 
 

@@ -42,6 +42,14 @@ def test_clock_of_deadlines_is_real_time_on_an_idle_machine(monkeypatch: pytest.
     assert clock() - began == pytest.approx(time.monotonic() - really, rel=0.2)
 
 
+def test_clock_of_deadlines_ignores_a_clock_that_a_test_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "crowd", lambda: 1.0)
+    clock, real = patience._IdleClock(), time.monotonic
+    began = clock()
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 10_000)
+    assert clock() - began < 5_000
+
+
 def test_function_gets_more_time_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     config = launcher.PatientConfig(Timeout=10, Handler="app.handler")
     monkeypatch.setattr(launcher, "crowd", lambda: 2.5)
