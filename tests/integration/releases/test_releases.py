@@ -169,6 +169,27 @@ def test_waves_widen_only_after_reports(world: ReleaseWorld) -> None:
     assert {host.content["app"] for host in hosts} == {second}
 
 
+def test_host_outside_the_first_wave_keeps_a_revision_that_has_not_passed(world: ReleaseWorld) -> None:
+    """A host without a goal forgets the release: a file that the next revision no longer has would stay on it."""
+    hosts = world.add_hosts(*names(10))
+    world.put(files=[file_of(world, target_file_dir="/opt/old")])
+    for host in hosts:
+        world.act_as(host)
+    world.window()
+    for host in hosts:
+        world.poll(host)
+        world.act_as(host)
+    assert world.show()["stable"] == 0
+    world.put(signature=world.fleet.store(b"second"), waves=[{"percent": 50}])
+
+    goals = {host.name: [goal["revision"] for goal in world.ask(host)] for host in hosts}
+
+    assert {number for (number,) in goals.values()} == {1, 2}
+    assert not any(world.poll(host) for host in hosts if goals[host.name] == [1])
+    taken = world.put("other", files=[file_of(world, target_file_dir="/opt/old")])
+    assert (taken.status, taken.json()["code"]) == (409, "path_taken")
+
+
 def test_bad_revision_takes_itself_back_from_the_first_wave(world: ReleaseWorld) -> None:
     hosts = world.add_hosts(*names(20))
     world.put()

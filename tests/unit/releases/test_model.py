@@ -649,3 +649,21 @@ def test_look_comes_in_time_for_soak_end_and_activation() -> None:
     assert next_look(after_put(put, later, 1000), later, 1000 + 3 * day - 42) == 42
     # The time has come: the revision is opened by the next look in turn.
     assert next_look(after_put(put, later, 1000), later, 1000 + 3 * day + 2400) == 900
+
+
+def test_host_that_has_a_revision_never_loses_its_goal_by_a_put() -> None:
+    rng = random.Random(7)
+    for _ in range(50):
+        release = Release(project_id="p", name="app", targets=EVERYBODY)
+        had = dict.fromkeys((f"host-{number}" for number in range(40)), 0)
+        for number in range(1, 8):
+            waves = () if rng.random() < 0.3 else (Wave(rng.choice((5, 20, 50)), 0, 0), Wave(70, 0, 0))
+            made = revision(number, number, waves=waves)
+            release = after_put(release, made, 1000.0 * number)
+            if rng.random() < 0.5:
+                release = replace(release, share=max(release.share, 70 if waves else 100), wave=1)
+            for host, before in had.items():
+                goal = release.goal(host)
+                assert goal > 0 or not before
+                had[host] = max(before, goal)
+        assert max(had.values()) == 7

@@ -272,11 +272,23 @@ class Release:
     sequence: int = 0
     # Hosts that had failed when somebody resumed the revision all the same: they no longer count against it.
     excused: int = 0
+    # Before any revision has passed: the one that the widest share of hosts had, and that share in percent.
+    kept: int = 0
+    kept_share: int = 0
+
+    @property
+    def former(self) -> int:
+        """The revision of hosts outside the share, or of some of them; 0 for none."""
+        return self.stable or self.kept
 
     def goal(self, host: str) -> int:
-        """The revision that the host should have; 0 for none. A revision that was withdrawn is nobody's goal."""
-        inside = rank(self.name, host) * 100 < self.share and self.desired not in self.withdrawn
-        return self.desired if inside else self.stable
+        """The revision that the host should have; 0 for none. A revision that was withdrawn is nobody's goal.
+
+        A host for which the answer is 0 forgets the release, so one that has a revision keeps it as its goal."""
+        position = rank(self.name, host) * 100
+        if position < self.share and self.desired not in self.withdrawn:
+            return self.desired
+        return self.stable or (self.kept if position < self.kept_share else 0)
 
     def holds(self, number: int) -> bool:
         """Whether hosts may not activate this revision now."""
@@ -593,7 +605,9 @@ def withdrawn(release: Release, reason: str) -> Release:
 
 
 def after_put(release: Release, revision: Revision, now: float) -> Release:
-    """The release with a new revision as its goal. Hosts outside the first wave keep the stable one."""
+    """The release with a new revision as its goal. Hosts outside the first wave keep what they have."""
+    if release.desired not in release.withdrawn and release.share >= release.kept_share:
+        release = replace(release, kept=release.desired, kept_share=release.share)
     return replace(
         release,
         desired=revision.number,

@@ -305,9 +305,9 @@ def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: s
 
 
 def user_of(r: Releases, project_id: str, signature: str) -> str | None:
-    """The release whose desired or stable revision has this content: hosts may still need it."""
+    """The release whose desired or former revision has this content: hosts may still need it."""
     for release in r.store.all(project_id):
-        for number in {release.desired, release.stable} - {0}:
+        for number in {release.desired, release.former} - {0}:
             files = r.store.revision(project_id, release.name, number).files
             if any(file.signature == signature for file in files):
                 return release.name

@@ -192,11 +192,11 @@ def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collec
 
 
 def paths_of(r: Releases, release: Release) -> tuple[str, ...]:
-    """The paths that hosts have from the release: while a roll-out goes on, some have those of the stable revision."""
-    if release.stable in (0, release.desired):
+    """The paths that hosts have from the release: while a roll-out goes on, some have those of the former revision."""
+    if release.former in (0, release.desired):
         return release.paths
     try:
-        return (*release.paths, *r.store.revision(release.project_id, release.name, release.stable).paths)
+        return (*release.paths, *r.store.revision(release.project_id, release.name, release.former).paths)
     except RecordNotFound:
         # The release was deleted a moment ago.
         return release.paths

@@ -73,7 +73,7 @@ class ReleaseStore:
             key = keys.revision(saved.project_id, saved.name, revision.number)
             writes.append(put_new(key | item_of(revision)))
             old = revision.number - LISTED_REVISIONS
-            if old > 0 and old not in (saved.stable, before.stable):
+            if old > 0 and old not in (saved.former, before.former):
                 writes.append(delete(keys.revision(saved.project_id, saved.name, old)))
         writes += [audit_write(line)] if line else []
         writes += [notice_write(notice)] if notice else []
