@@ -42,8 +42,11 @@ _QUIET_SECONDS = 240
 
 
 def soak(home: Path, minutes: float, seed: int, hosts: int, say: Callable[[str], None]) -> dict[str, list[str]]:
-    """Runs for so long, waits until everything has ended, and returns what contradicts each promise."""
-    ledger = Ledger()
+    """Runs for so long, waits until everything has ended, and returns what contradicts each promise.
+
+    In no minutes, a few of everything runs under gentle faults, for as long as that takes: as a test of the suite.
+    """
+    ledger, small = Ledger(), not minutes
     with deployed_at(home / "cloud", **_PARAMETERS) as cloud, outside(ledger, seed) as world:
         show_messages_sooner(cloud)
         project = cloud.project()
@@ -53,13 +56,13 @@ def soak(home: Path, minutes: float, seed: int, hosts: int, say: Callable[[str],
         Client(cloud.api_url, cloud.admin_key).projects.set_swarm(project.id, peer_networks=["127.0.0.0/8"])
         caller = Caller(cloud, project, ledger)
         machines = make_hosts(project, home, hosts)
-        chaos, reader = Chaos(cloud, machines, ledger, seed), Reader(caller, seed)
+        chaos, reader = Chaos(cloud, machines, ledger, seed, gentle=small), Reader(caller, seed)
         try:
             with Disks(machines, ledger) as disks:
                 for machine in machines:
                     machine.start()
                 work = Work(caller, world, machines, disks, seed)
-                work.start(quick=minutes < 3)
+                work.start(1.0 if minutes < 3 else 2.0, small=small)
                 reader.start()
                 chaos.start(minutes * 60)
                 for minute in range(1, round(minutes) + 1):
@@ -68,8 +71,8 @@ def soak(home: Path, minutes: float, seed: int, hosts: int, say: Callable[[str],
                     if HARNESS in ledger.broken:
                         say(f"  without faults, the rest would say nothing: {ledger.broken[HARNESS]}")
                         break
-                while not work.began_everything() and ledger.quiet_for() < _QUIET_SECONDS:
-                    time.sleep(1)
+                while _begins(work, small) and ledger.quiet_for() < _QUIET_SECONDS:
+                    time.sleep(0.5)
                 chaos.stop()
                 world.calm.set()
                 work.stop()
@@ -82,6 +85,10 @@ def soak(home: Path, minutes: float, seed: int, hosts: int, say: Callable[[str],
                 machine.kill()
     _report(ledger, broken, say)
     return broken
+
+
+def _begins(work: Work, small: bool) -> bool:
+    return work.at_work() if small else not work.began_everything()
 
 
 def show_messages_sooner(cloud: Deployed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ import traceback
 from pathlib import Path
 
 import local.emulator
+from local.launcher import ANSWERING
 from tests.soak.hosts import Host
 from tests.soak.ledger import HARNESS, Ledger
 from tests.support.deployed import Deployed
@@ -27,19 +29,21 @@ class Lost(Exception):
 
 
 class Chaos:
-    def __init__(self, cloud: Deployed, hosts: list[Host], ledger: Ledger, seed: int) -> None:
+    def __init__(self, cloud: Deployed, hosts: list[Host], ledger: Ledger, seed: int, *, gentle: bool = False) -> None:
+        """`gentle`: no waits of a minute. Functions that answer callers, and may hold an Idempotency-Key, live on."""
         self._cloud = cloud
         self._hosts = hosts
         self._ledger = ledger
         self._rng = random.Random(f"chaos {seed}")
+        self._gentle = gentle
         self._stop = threading.Event()
         self._frozen: list[tuple[float, int]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._restarts: list[float] = []
 
     def start(self, seconds: float) -> None:
-        """Begins. The emulator restarts once in a short run, and every four minutes in a long one."""
-        began, count = time.monotonic(), max(1, round(seconds / 240))
+        """Begins. The emulator restarts once in a short run, every four minutes in a long one, and not in 0 seconds."""
+        began, count = time.monotonic(), max(1, round(seconds / 240)) if seconds else 0
         self._restarts = [began + seconds * (number + 0.5) / count for number in range(count)]
         self._thread.start()
 
@@ -75,7 +79,7 @@ class Chaos:
                 self._thaw(time.monotonic())
                 self._stop.wait(0.2)
 
-    def _workers(self) -> list[int]:
+    def _workers(self, but: re.Pattern[str] | None = None) -> list[int]:
         """Processes of this emulator's functions, in an order that chance alone does not decide."""
         here = f"AWS_ENDPOINT_URL={self._cloud.up.emulator.place.endpoint}\0"
         found = []
@@ -83,7 +87,8 @@ class Chaos:
             try:
                 if (
                     process.name.isdigit()
-                    and "ministack-lambda-" in (process / "cmdline").read_text(errors="replace")
+                    and "ministack-lambda-" in (words := (process / "cmdline").read_text(errors="replace"))
+                    and not (but and but.search(words))
                     and here in (process / "environ").read_text(errors="replace")
                 ):
                     found.append(int(process.name))
@@ -91,17 +96,17 @@ class Chaos:
                 continue
         return sorted(found)
 
-    def _one(self) -> int | None:
-        workers = self._workers()
+    def _one(self, but: re.Pattern[str] | None = None) -> int | None:
+        workers = self._workers(but)
         return self._rng.choice(workers) if workers else None
 
     def _kill(self) -> None:
-        if (pid := self._one()) and _send(pid, signal.SIGKILL):
+        if (pid := self._one(ANSWERING if self._gentle else None)) and _send(pid, signal.SIGKILL):
             self._ledger.count("functions killed")
 
     def _freeze(self) -> None:
         if (pid := self._one()) and _send(pid, signal.SIGSTOP):
-            self._frozen.append((time.monotonic() + self._rng.choice((2, 8, 25)), pid))
+            self._frozen.append((time.monotonic() + self._rng.choice((2, 4) if self._gentle else (2, 8, 25)), pid))
             self._ledger.count("functions frozen")
 
     def _thaw(self, now: float) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.support.patience import idle_clock
 
 JOB, TASK, EXPORT, BATCH, REQUEST = "job", "download", "export", "batch", "request"
 ANSWERS = "the API answers a careful caller"
@@ -58,12 +59,12 @@ class Ledger:
         self.fetched: Counter[str] = Counter()
         # The calls that were answered last: seconds, the call, and why it was repeated how often.
         self.longest: list[tuple[float, str, str]] = []
-        self._progress = time.monotonic()
+        self._progress = idle_clock()
 
     def accept(self, asked: Asked) -> Asked:
         with self._lock:
             self.asked[asked.record_id] = asked
-            self._progress = time.monotonic()
+            self._progress = idle_clock()
         self.count(f"{asked.kind}s asked for")
         return asked
 
@@ -91,12 +92,13 @@ class Ledger:
 
     def moves(self) -> None:
         """Something went on: who waits for the end goes on waiting."""
-        self._progress = time.monotonic()
+        self._progress = idle_clock()
 
     def quiet_for(self) -> float:
-        return time.monotonic() - self._progress
+        """Seconds of an idle machine."""
+        return idle_clock() - self._progress
 
     def write(self, change: Callable[[Ledger], None]) -> None:
         with self._lock:
             change(self)
-            self._progress = time.monotonic()
+            self._progress = idle_clock()

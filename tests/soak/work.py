@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -39,6 +40,7 @@ class Work:
         self._version = 0
         self._release_version = 0
         self._biz_id = ""
+        self._small = False
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -105,6 +107,8 @@ class Work:
             entry = {"name": "soak", "process_url": f"{url}/item", "process_stop_url": f"{url}/stopped"}
             self._biz_id = str(self.caller.post("/v1/biz", entry)["biz_id"])
         total, rate = rng.choice((20, 100, 300)), rng.choice((10, 30, 60))
+        if self._small:
+            total, rate = min(total, 100), max(rate, 30)
         body = {
             "biz_id": self._biz_id,
             "name": "soak",
@@ -207,20 +211,22 @@ class Work:
 
     # --- threads
 
-    def start(self, quick: bool) -> None:
-        pause = 1.0 if quick else 2.0
-        for name, do, kinds, seconds in (
-            ("distribution", self.distribute, (JOB,), pause),
-            ("exports", self.export, (EXPORT,), pause),
-            ("batches", self.batch, (BATCH,), pause),
-            ("batches too", self.batch, (BATCH,), 3 * pause),
-            ("ingest", self.ingest, (REQUEST,), pause),
-            ("held", self.hold, (REQUEST,), 8 * pause),
-            ("queue", self.steer, (), 3 * pause),
-            ("releases", self.release, (), 10 * pause),
+    def start(self, pause: float = 2.0, *, small: bool = False) -> None:
+        """Begins. `small`: a few of everything and no more, instead of going on until `stop`."""
+        self._small = small
+        for name, do, kinds, pauses, few in (
+            ("distribution", self.distribute, (JOB,), 1, 2),
+            ("exports", self.export, (EXPORT,), 1, 2),
+            ("batches", self.batch, (BATCH,), 1, 1),
+            ("batches too", self.batch, (BATCH,), 3, 1),
+            ("ingest", self.ingest, (REQUEST,), 1, 3),
+            ("held", self.hold, (REQUEST,), 8, 1),
+            ("queue", self.steer, (), 3, 2),
+            ("releases", self.release, (), 10, 1),
         ):
-            rng = random.Random(f"{name} {self.seed}")
-            thread = threading.Thread(target=self._loop, args=(name, do, kinds, seconds, rng), daemon=True)
+            rng, times = random.Random(f"{name} {self.seed}"), range(few) if small else itertools.count()
+            words = (name, do, kinds, pauses * pause, rng, times)
+            thread = threading.Thread(target=self._loop, args=words, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -231,14 +237,21 @@ class Work:
         kinds: tuple[str, ...],
         seconds: float,
         rng: random.Random,
+        times: Iterable[int],
     ) -> None:
-        while not self._stop.is_set():
-            if all(len(self.ledger.open(kind)) < _MOST_OPEN for kind in kinds):
-                try:
-                    do(rng)
-                except Exception as error:
-                    self.ledger.breaks(ANSWERS, f"{name}: {error!r}")
+        for _ in times:
+            while not self._stop.is_set() and any(len(self.ledger.open(kind)) >= _MOST_OPEN for kind in kinds):
+                self._stop.wait(0.3)
+            if self._stop.is_set():
+                return
+            try:
+                do(rng)
+            except Exception as error:
+                self.ledger.breaks(ANSWERS, f"{name}: {error!r}")
             self._stop.wait(rng.uniform(0.2, seconds))
+
+    def at_work(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
     def began_everything(self) -> bool:
         """Whether there was work of each kind. A machine that is busy with other things needs longer for that."""
