@@ -17,6 +17,9 @@ from tests.support.deployed import Deployed, DeployedProject
 # What a caller repeats: no answer, a busy or restarting service, a function that was killed.
 _AGAIN = {429, 500, 502, 503, 504}
 _PATIENCE = 600.0
+# No caller waits so long. But a process that starts on a busy machine may need minutes, and each repetition of a call
+# that is only slow would start one more.
+_ANSWER_SECONDS = 300.0
 _TRY_AGAIN = {"idempotency_in_progress", "conflict"}
 
 
@@ -27,6 +30,7 @@ class Unanswered(Exception):
 class Caller:
     def __init__(self, cloud: Deployed, project: DeployedProject, ledger: Ledger) -> None:
         self.cloud = cloud
+        cloud.pool = urllib3.PoolManager(maxsize=32, timeout=urllib3.Timeout(_ANSWER_SECONDS), retries=False)
         self.project = project
         self.ledger = ledger
 
