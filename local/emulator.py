@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from localstack_client.session import Session
 
-from local.launcher import crowd
+from local.launcher import processes_per_core
 from local.place import REGION, ROOT, Place, keep_private
 from local.progress import Failure
 
@@ -77,7 +77,7 @@ class Emulator:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             began = time.monotonic()
-            while process.poll() is None and time.monotonic() - began < STOP_SECONDS * crowd():
+            while process.poll() is None and time.monotonic() - began < STOP_SECONDS * processes_per_core():
                 time.sleep(0.05)
             ended = process.poll() is not None
             process.kill()
@@ -137,7 +137,7 @@ class Emulator:
 
     def _wait_until_healthy(self) -> None:
         began = time.monotonic()
-        while time.monotonic() - began < START_SECONDS * crowd():
+        while time.monotonic() - began < START_SECONDS * processes_per_core():
             if not self.alive():
                 break
             try:

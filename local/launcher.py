@@ -154,7 +154,7 @@ def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str)
     return max(windows, default=0)
 
 
-def crowd() -> float:
+def processes_per_core() -> float:
     """How many processes want a core of this machine, for each core; at least 1."""
     try:
         wanting = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
@@ -181,16 +181,16 @@ class PatientConfig(dict[str, Any]):
     process starts. What ends it later must be the same: two that ran side by side have made two records.
     """
 
-    crowd_at_start = 1.0
+    load_at_start = 1.0
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
         if key != "Timeout" or not value:
             return value
         if ANSWERING.search(str(super().get("FunctionName"))):
-            seconds = max(ANSWERING_SECONDS, math.ceil(value * self.crowd_at_start))
+            seconds = max(ANSWERING_SECONDS, math.ceil(value * self.load_at_start))
             return max(value, min(seconds, LONGEST_ANSWER_SECONDS))
-        return math.ceil(value * crowd())
+        return math.ceil(value * processes_per_core())
 
 
 def patient(init: Callable[..., None]) -> Callable[..., None]:
@@ -203,7 +203,7 @@ def patient(init: Callable[..., None]) -> Callable[..., None]:
 
 def started(spawn: Callable[..., None]) -> Callable[..., None]:
     def begun(worker: Any, *args: Any, **kwargs: Any) -> None:
-        worker.config.crowd_at_start = crowd()
+        worker.config.load_at_start = processes_per_core()
         spawn(worker, *args, **kwargs)
 
     return begun

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import TypeVar
 
-from local.launcher import crowd
+from local.launcher import processes_per_core
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
@@ -44,7 +44,7 @@ class _IdleClock:
     def _look(self) -> None:
         while True:
             sleep(_LOOK_SECONDS)
-            found = crowd()
+            found = processes_per_core()
             with self._lock:
                 now = monotonic()
                 self._counted += (now - self._at) / max(self._crowd, found)

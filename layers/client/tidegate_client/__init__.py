@@ -1,4 +1,4 @@
-"""Tidegate for callers: a typed client, the `tidegate` command and the host agent."""
+"""Tidegate's Python package: a typed API client, the `tidegate` command and the agent that runs on hosts."""
 
 from tidegate_client.async_client import AsyncClient
 from tidegate_client.client import Client

@@ -1,7 +1,6 @@
-"""The client for asyncio. Each call runs in a thread, so that the event loop is not blocked.
+"""`AsyncClient`: the API client for asyncio. Each call runs in a thread, so it does not block the event loop.
 
-The types of its methods are in async_client.pyi, generated from `Client` by `python -m local.async_stub`.
-"""
+The types of its methods are in async_client.pyi, which `python -m local.async_stub` generates from `Client`."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _END = object()
 
 
 class AsyncClient:
-    """Every method of `Client` as a coroutine:
+    """The API client for asyncio: every method of `Client`, as a coroutine.
 
     async with AsyncClient("https://…", "key") as client:
         file = await client.files.get("file-…")
@@ -39,19 +38,19 @@ class AsyncClient:
             setattr(self, name, _async_class(type(part))(part))
 
     async def all(self, page: Any) -> AsyncIterator[Any]:
-        """Every item of every page. `page` is a list, awaited or not: `client.all(client.files.list())`."""
+        """Yields every item of every page of a list: `client.all(client.files.list())`, awaited or not."""
         first: AsyncPage[Any] = await page if inspect.isawaitable(page) else page
         async for item in first:
             yield item
 
     async def watch(self, *record_ids: str, timeout: float | None = None) -> AsyncIterator[Change]:
-        """Yields each record as it is now, then after each change, until all have ended."""
+        """Yields the current state of each record, then every change, until all records have ended."""
         changes = iter(self.sync.watch(*record_ids, timeout=timeout))
         while (change := await asyncio.to_thread(next, changes, None)) is not None:
             yield change
 
     async def wait(self, record_id: str, *, timeout: float | None = None) -> Change:
-        """Waits until the record has ended and returns it: `.succeeded`, `.status`, `.record`."""
+        """Waits until the record has ended. The result has `.succeeded`, `.status` and `.record`."""
         return await asyncio.to_thread(self.sync.wait, record_id, timeout=timeout)
 
     async def close(self) -> None:
@@ -67,7 +66,7 @@ class AsyncClient:
 
 
 class AsyncPage(Generic[T]):
-    """One page of a list, in `items`. `async for` yields the items of all pages, each fetched when it is needed."""
+    """One page of a list: `items` has its records. `async for` also fetches the following pages."""
 
     def __init__(self, page: Page[T]) -> None:
         self._page = page
@@ -75,7 +74,7 @@ class AsyncPage(Generic[T]):
         self.next_cursor = page.next_cursor
 
     def __len__(self) -> int:
-        """The number of items on this page."""
+        """Returns the number of items on this page."""
         return len(self.items)
 
     async def __aiter__(self) -> AsyncIterator[T]:
@@ -85,19 +84,19 @@ class AsyncPage(Generic[T]):
 
 
 def resources_of(client: Client) -> dict[str, object]:
-    """The resources of a client by name, as in `client.files`."""
+    """Returns the client's resources by attribute name, such as `files` and `exports`."""
     package = "tidegate_client.resources."
     return {name: part for name, part in vars(client).items() if type(part).__module__.startswith(package)}
 
 
 def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
-    """The public methods that a class declares itself."""
+    """Returns the public methods that this class defines itself, by name; inherited methods are left out."""
     return {name: method for name, method in vars(kind).items() if callable(method) and not name.startswith("_")}
 
 
 @functools.cache
 def _async_class(kind: type) -> type:
-    """A class with the methods of `kind` as coroutines. A real class, so that `help(client.files)` shows them."""
+    """Creates a class that has the methods of `kind` as coroutines, so that `help(client.files)` lists them."""
 
     def init(self: Any, sync: object) -> None:
         self._sync = sync

@@ -1,4 +1,4 @@
-"""`Client`: the whole API behind one object."""
+"""`Client`: all routes of the API as methods of one object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """`Client("https://…", "key")`, or `Client()` with the address and key that `tidegate login` stored. Thread-safe.
+    """The API client: `Client("https://…", "key")`, or `Client()` for the login that `tidegate login` stored.
+    Thread-safe.
 
     | attribute | what it does |
     | --- | --- |
@@ -41,14 +42,13 @@ class Client:
     | `subscriptions`, `credentials` | sources that are scanned on a schedule |
     | `callbacks`, `operations`, `compensation` | deliveries, statistics, the audit trail, overdue work |
     | `projects`, `keys`, `agents` | projects, keys, hosts |
-    | `releases` | what should be on which hosts |
+    | `releases` | which files should be on which hosts |
 
-    `watch(id, …)` follows records, `wait(id)` returns a record when it has ended. Lists are pages; iterating over a
-    page fetches the following ones.
+    `watch(id, …)` yields the changes of records; `wait(id)` returns a record once it has ended. Lists are pages;
+    iterating over a page also fetches the following pages.
 
     Reads, and writes that are safe to repeat, are retried on 429, 5xx and broken connections. An answer of 4xx or 5xx
-    is raised as the subclass of `ApiError` for its status.
-    """
+    is raised as the subclass of `ApiError` for its status."""
 
     def __init__(
         self,
@@ -89,26 +89,25 @@ class Client:
         self.operations = Operations(self.http)
 
     def watch(self, *record_ids: str, timeout: float | None = None) -> Iterable[Change]:
-        """Yields each record as it is now, then after each change, until all have ended.
+        """Yields the current state of each record, then every change, until all records have ended.
 
-        The ids may be those of Tasks, Jobs, exports, requests and batches. Raises WaitTimeout after `timeout` seconds.
-        """
+        The ids may be those of Tasks, Jobs, exports, requests and batches. Raises WaitTimeout after `timeout`
+        seconds."""
         from tidegate_client.watching import Watch
 
         return Watch(self, record_ids, ws_url=self._ws_url, timeout=timeout)
 
     def wait(self, record_id: str, *, timeout: float | None = None) -> Change:
-        """Waits until the record has ended and returns it: `.succeeded`, `.status`, `.record`.
+        """Waits until the record has ended. The result has `.succeeded`, `.status` and `.record`.
 
-        Raises WaitTimeout after `timeout` seconds.
-        """
+        Raises WaitTimeout after `timeout` seconds."""
         for change in self.watch(record_id, timeout=timeout):
             if change.ended:
                 return change
         raise WaitTimeout(f"{record_id} has not ended")
 
     def close(self) -> None:
-        """Closes the idle connections."""
+        """Closes the client's idle connections."""
         self.http.pool.clear()
 
     def __enter__(self) -> Self:

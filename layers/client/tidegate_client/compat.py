@@ -1,4 +1,4 @@
-"""What Python 3.9 and 3.10 lack: the client runs on the Python of the hosts (RHEL 9 has 3.9, Ubuntu 22.04 has 3.10)."""
+"""Replacements for what Python 3.9 and 3.10 lack: hosts run the client on their own Python (RHEL 9 has 3.9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any
 
-# Seconds for the TLS goodbye; before 3.11 asyncio does not wait for it at all.
+# Seconds to wait for the TLS close message; before 3.11 asyncio does not wait for it at all.
 TLS_GOODBYE: dict[str, Any] = {"ssl_shutdown_timeout": 1.0} if sys.version_info >= (3, 11) else {}
 # Of a future in another thread; from 3.11 on it is the built-in one.
 FutureTimeout = concurrent.futures.TimeoutError
@@ -24,7 +24,9 @@ else:
 
     @contextlib.asynccontextmanager
     async def timeout(seconds: float) -> AsyncIterator[None]:
-        """Raises the built-in TimeoutError, which is an OSError: asyncio's own is another class before 3.11."""
+        """Like `asyncio.timeout`: raises the built-in TimeoutError when the block takes longer than `seconds`.
+
+        The built-in TimeoutError is an OSError; before 3.11, asyncio's own TimeoutError is another class."""
         try:
             async with async_timeout.timeout(seconds):
                 yield
@@ -34,10 +36,10 @@ else:
 
 @contextlib.contextmanager
 def lost_connections() -> Iterator[None]:
-    """Raises ConnectionResetError where a TLS transport of Python 3.9 or 3.10 has lost its connection.
+    """Turns the AttributeError of a lost TLS connection in Python 3.9 and 3.10 into ConnectionResetError.
 
-    It forgets its socket before it says so to its protocol; its methods then fail with AttributeError.
-    """
+    There, a TLS transport drops its socket before it notifies its protocol; its methods fail with AttributeError
+    meanwhile."""
     try:
         yield
     except AttributeError as error:
@@ -45,11 +47,13 @@ def lost_connections() -> Iterator[None]:
 
 
 def count_bits(number: int) -> int:
+    """Returns the number of 1 bits."""
     return number.bit_count() if sys.version_info >= (3, 10) else bin(number).count("1")
 
 
 def moment(text: str) -> datetime:
-    """The time that the API wrote, such as 2026-11-18T10:00:00.000Z; before 3.11 `fromisoformat` knows no Z."""
+    """Parses a time of the API, such as 2026-11-18T10:00:00.000Z.
+    Before 3.11, `fromisoformat` does not accept the Z."""
     return datetime.fromisoformat(text[:-1] + "+00:00" if str(text).endswith("Z") else text)
 
 
@@ -64,7 +68,7 @@ _SQLITE_TEXTS = {
 
 
 def sqlite_code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code, 0 if it is not known."""
+    """Returns SQLite's primary result code of an error; 0 if it is not known."""
     known = getattr(error, "sqlite_errorcode", None)
     if known is not None:
         return int(known) & 0xFF

@@ -1,4 +1,4 @@
-"""The API's address and key: from the environment, else from the file that `tidegate login` writes."""
+"""The API's address and key: from environment variables, else from the file that `tidegate login` writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Config:
     project_id: str | None = None
 
     def required_url(self) -> str:
-        """The address; ConfigError if there is none."""
+        """Returns the API's address; raises ConfigError if none is configured."""
         if not self.api_url:
             raise ConfigError("no API address: run `tidegate login`, or set TIDEGATE_API_URL and TIDEGATE_KEY")
         return self.api_url
@@ -39,24 +39,26 @@ _ENVIRONMENT = {
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The file with the stored logins."""
+    """Returns the path of the file in which `tidegate login` stores addresses and keys."""
     return _folder(environ, "XDG_CONFIG_HOME", ".config") / "config.json"
 
 
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for data that is kept between runs: journals of uploads and of agents."""
+    """Returns the folder for data that outlives a process: journals of uploads and of agents."""
     return _folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
 def host_claim(environ: Mapping[str, str] = os.environ) -> str:
-    """A random secret of this host, kept on disk: with it, the host can enrol again if the answer was lost."""
+    """Returns a random secret of this host, stored on disk, with which an enrolment can be repeated.
+
+    If the answer to an enrolment is lost, the host sends the same secret again and gets its key."""
     path = state_path(environ) / "enrolment-claim"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.suppress(FileExistsError):
         new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(new, "w") as file:
             file.write(secrets.token_hex(16))
-    # Empty after a crash: then an enrolment can be repeated only within its call.
+    # The file is empty after a crash: then an enrolment can be repeated only within its call.
     return path.read_text(encoding="utf-8").strip() or secrets.token_hex(16)
 
 
@@ -71,7 +73,9 @@ _REPAIR = "correct the file, or run `tidegate login` again, which renames it and
 
 
 def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Config:
-    """The stored login of a profile (default: TIDEGATE_PROFILE, else "default"), overridden by the environment."""
+    """Returns the stored login of a profile, overridden by the environment.
+
+    The default profile is TIDEGATE_PROFILE, else "default"."""
     name = profile or environ.get("TIDEGATE_PROFILE") or DEFAULT_PROFILE
     profiles = _stored(config_path(environ))
     if name != DEFAULT_PROFILE and name not in profiles:
@@ -90,9 +94,10 @@ def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) ->
 
 
 def further_login(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
-    """A further login of `tidegate agent --also`: TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else the stored profile.
+    """Returns the address and key of an additional project that an agent serves (`--also`).
 
-    TIDEGATE_API_URL, TIDEGATE_KEY and the like are ignored: they belong to the agent's first login."""
+    They are in TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else in the stored login of that profile. TIDEGATE_API_URL,
+    TIDEGATE_KEY and the like are ignored: they belong to the agent's first login."""
     if login := environ.get(further_login_variable(profile)):
         url, _, key = login.partition(" ")
         return Config(api_url=url, key=key)
@@ -101,12 +106,12 @@ def further_login(profile: str, environ: Mapping[str, str] = os.environ) -> Conf
 
 
 def further_login_variable(profile: str) -> str:
-    """The environment variable with the address and key of a further login."""
+    """Returns the name of the environment variable that has the address and key of an additional login."""
     return "TIDEGATE_ALSO_" + re.sub(r"[^A-Za-z0-9]", "_", profile).upper()
 
 
 def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Path:
-    """Stores a login and returns the file. Only its owner can read it, and a crash leaves the old file."""
+    """Stores a login and returns the file's path. Only its owner can read it; a crash leaves the old file intact."""
     path = config_path(environ)
     try:
         profiles = _stored(path)
@@ -119,7 +124,7 @@ def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str |
 
 
 def forget(environ: Mapping[str, str] = os.environ, profile: str | None = None) -> bool:
-    """Removes a stored profile. False if there was none."""
+    """Removes a stored profile; returns False if there was none."""
     path = config_path(environ)
     profiles = _stored(path)
     if profiles.pop(profile or environ.get("TIDEGATE_PROFILE") or DEFAULT_PROFILE, None) is None:
@@ -132,7 +137,7 @@ def forget(environ: Mapping[str, str] = os.environ, profile: str | None = None) 
 
 
 def _write(path: Path, profiles: Mapping[str, Mapping[str, str]]) -> Path:
-    """Writes the file. The default profile's fields are at the top level: older versions knew no other profile."""
+    """Writes the profiles. "default" is at the top level, where older versions expect the only login."""
     others = {name: dict(fields) for name, fields in profiles.items() if name != DEFAULT_PROFILE}
     content = {**profiles.get(DEFAULT_PROFILE, {}), **({"profiles": others} if others else {})}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -147,7 +152,7 @@ def _write(path: Path, profiles: Mapping[str, Mapping[str, str]]) -> Path:
 
 
 def _stored(path: Path) -> dict[str, dict[str, str]]:
-    """The stored profiles by name."""
+    """Returns the stored profiles by name."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

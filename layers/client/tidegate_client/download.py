@@ -1,4 +1,4 @@
-"""Downloads that resume after an interruption, and appear under their name only when complete and verified."""
+"""Downloads that resume after an interruption. A file gets its name only when it is complete and verified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if sys.platform != "win32":
 from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError, without_queries
 from tidegate_client.uploads import CHUNK, Progress
 
-# Returns a presigned URL. Called with None for the first one, and with a URL that was refused for a fresh one.
+# Returns a presigned URL. The argument is None at first, later the URL that S3 has refused.
 UrlSource = Callable[[Optional[str]], str]
 # Called with the number of bytes received and a check for cancellation; returns when more may be received.
 Throttle = Callable[[int, Callable[[], bool]], None]
@@ -34,19 +34,19 @@ LONGEST_PAUSE = 8.0
 
 
 class Cancelled(Exception):
-    """The download was cancelled. The bytes received so far are kept for the next attempt."""
+    """The download was cancelled. The received bytes stay on disk, and the next attempt resumes from them."""
 
 
 class Stalled(TransferError):
-    """No byte was received for a long time. The bytes received so far are kept; a later attempt can resume."""
+    """No byte was received for a long time. The received bytes stay on disk, and a later attempt resumes from them."""
 
 
 class _Interrupted(Exception):
-    """This attempt ended early; the next one resumes."""
+    """This attempt ended before the file was complete; the next attempt resumes."""
 
 
 class ResumingDownload:
-    """Downloads a URL into an open file. Bytes that are already in the file are kept and not requested again."""
+    """Downloads a URL into an open file; bytes that the file already has are not requested again."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ResumingDownload:
         self._hash_existing()
 
     def run(self, get_url: UrlSource) -> str:
-        """Downloads what is missing and returns the SHA-256 of the file.
+        """Downloads the missing bytes and returns the SHA-256 of the whole file.
 
         Raises Stalled after `patience` seconds without a byte, and Cancelled."""
         url = get_url(None)
@@ -170,7 +170,8 @@ class ResumingDownload:
 
 
 def fetch_verified(download: ResumingDownload, get_url: UrlSource, signature: str | None) -> None:
-    """Downloads and checks the SHA-256. If bytes of an earlier run were wrong, downloads once more from byte 0."""
+    """Downloads the file and checks its SHA-256.
+    If bytes of an earlier run were wrong, downloads all of it again, once."""
     if download.offset:
         with contextlib.suppress(ChecksumMismatch):
             return _run_checked(download, get_url, signature)
@@ -185,7 +186,7 @@ def _run_checked(download: ResumingDownload, get_url: UrlSource, signature: str 
 
 
 def part_name(name: str) -> str:
-    """The hidden name of the part file. A digest if the name would exceed the file system's limit of 255 bytes."""
+    """Returns the name of the hidden part file, which is a digest if the name would exceed 255 bytes."""
     part = f".{name}.tidegate-part"
     if len(os.fsencode(part)) <= 255:
         return part
@@ -201,9 +202,9 @@ def download_to(
     signature: str | None = None,
     on_progress: Progress | None = None,
 ) -> None:
-    """Downloads into a hidden part file beside `destination`, verifies it, then renames it.
+    """Downloads into a hidden part file beside `destination`, verifies it, then renames it to `destination`.
 
-    Only a run that has a digest, and the part file for itself, resumes what an earlier one left."""
+    An earlier part file is resumed only if the SHA-256 is known and no other process has locked the part file."""
 
     def fetch(file: BinaryIO) -> None:
         fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), get_url, signature)
@@ -226,7 +227,7 @@ def download_to(
 
 
 def _locked(part: Path) -> BinaryIO | None:
-    """Opens the part file and locks it. None if another run has it, or has just renamed it."""
+    """Opens and locks the part file; returns None if another process has locked it, or has just renamed it."""
     if sys.platform == "win32":
         return None
     file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")

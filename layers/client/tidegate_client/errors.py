@@ -1,4 +1,4 @@
-"""The exceptions of the client: one class for each kind of answer, with the problem's code, status and detail."""
+"""The exceptions of the client: a class for each HTTP status, with the code, status and detail of the API's answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 def without_queries(text: object) -> str:
-    """The text of an error or a log line, without the queries of the URLs in it."""
+    """Returns a text with the queries of its URLs removed: those of presigned URLs are secrets."""
     return _QUERY.sub("?…", str(text))
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with escapes for what begins a line, moves a terminal's cursor or changes the direction of writing."""
+    """Returns a text that is safe to print: control characters and those that change the text direction are escaped."""
     return CONTROLS.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
 
 
@@ -33,7 +33,7 @@ class ConfigError(TidegateError):
 
 
 class UsageError(TidegateError):
-    """An argument is missing or cannot be used."""
+    """A command or call has an argument that is missing or not valid."""
 
 
 class Unreachable(TidegateError):
@@ -41,7 +41,7 @@ class Unreachable(TidegateError):
 
 
 class BadAnswer(Unreachable):
-    """The answer is not one that the API gives: a proxy's page, a redirect, or JSON of another shape."""
+    """The answer did not come from the API: a proxy's page, a redirect, or JSON of another shape."""
 
 
 class TransferError(TidegateError):
@@ -53,15 +53,15 @@ class TransferError(TidegateError):
 
 
 class LinkExpired(TransferError):
-    """A presigned URL was refused; ask for a fresh one."""
+    """S3 refused a presigned URL, which has probably expired; ask for a new one."""
 
 
 class ChecksumMismatch(TransferError):
-    """The content received differs in size or SHA-256 from what was announced."""
+    """The received content has another size or SHA-256 than expected."""
 
 
 class WaitTimeout(TidegateError):
-    """The record had not ended when the caller's timeout expired."""
+    """The record had not ended when the timeout expired."""
 
 
 class ApiError(TidegateError):
@@ -102,21 +102,22 @@ class Conflict(ApiError):
 
 
 class AlreadyCreated(Conflict):
-    """409 to a repeated call: the first answer had a secret that is not shown again. `key_id` is the key it created."""
+    """409: a repeated call, whose first answer had a secret that is shown only once.
+    `key_id`: the key that was created."""
 
     key_id: str | None = None
 
 
 class Gone(ApiError):
-    """410: the record existed, and its retention has passed."""
+    """410: the record existed, but is past its retention."""
 
 
 class RateLimited(ApiError):
-    """429, even after retries."""
+    """429: too many calls, even after retries."""
 
 
 class ServerError(ApiError):
-    """5xx: the API failed, also at the retries."""
+    """5xx: the API failed, even after retries."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -137,13 +138,13 @@ _REQUEST_IDS = ("x-request-id", "apigw-requestid", "x-amzn-requestid")
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """The id by which the server's logs name this call."""
+    """Returns the id of this call in the server's logs, from the answer's headers; None if there is none."""
     lowered = {name.lower(): value for name, value in headers.items()}
     return next((lowered[name] for name in _REQUEST_IDS if lowered.get(name)), None)
 
 
 def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
-    """The exception for an answer of 4xx or 5xx, also for API Gateway's own `{message}` bodies."""
+    """Returns the exception for an answer of 4xx or 5xx, also if API Gateway answered instead of the API."""
     try:
         document: Any = json.loads(body)
     except ValueError:

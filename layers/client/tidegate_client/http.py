@@ -1,4 +1,4 @@
-"""HTTP of the SDK: retries, proxies, errors."""
+"""HTTP calls of the client: connection pools, proxies, authentication, retries, errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tidegate_client.errors import (
 
 
 class RoutingPool(urllib3.PoolManager):
-    """Uses the proxy of the URL's scheme; connects directly to hosts of NO_PROXY and to this machine."""
+    """A connection pool that uses the proxy for the URL's scheme, but no proxy for NO_PROXY hosts and this machine."""
 
     def __init__(self, proxies: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
@@ -61,7 +61,7 @@ class RoutingPool(urllib3.PoolManager):
 
 
 def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
-    """A pool that uses `proxy` for every URL, else the proxies of the environment, else none."""
+    """Returns a connection pool that uses `proxy` for every URL, else the proxies of the environment, else none."""
     proxies = getproxies_environment()
     if proxy:
         proxies |= {"http": proxy, "https": proxy}
@@ -106,13 +106,13 @@ EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
 # urllib3, so this names a method that is not used.
 CONNECT_ONLY = frozenset({"HEAD"})
 
-# Set to any value, it permits http:// addresses of other machines.
+# If this environment variable is set to any value, http:// addresses of other machines are allowed.
 ALLOW_HTTP = "TIDEGATE_ALLOW_HTTP"
 _UNREACHABLE = "check the address, the network and the proxy settings"
 
 
 class BoundedRetry(Retry):
-    """urllib3's Retry with an upper bound for Retry-After, and a pause before the first retry too."""
+    """urllib3's Retry, but with a limit for Retry-After, and with a pause before the first retry."""
 
     longest_wait = 20.0
 
@@ -124,6 +124,7 @@ class BoundedRetry(Retry):
 
 
 def retry_policy(attempts: int, *, idempotent: bool, backoff: float) -> Retry:
+    """Returns the retries of one call. A call that is not idempotent is repeated only if the connect failed."""
     return BoundedRetry(
         total=attempts,
         redirect=0,
@@ -138,12 +139,14 @@ def retry_policy(attempts: int, *, idempotent: bool, backoff: float) -> Retry:
 
 @dataclass(frozen=True)
 class Reply:
+    """The answer to an HTTP request, whatever its status."""
+
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as an object; None if there is none. BadAnswer if the answer is not from the API."""
+        """Returns the JSON object of the body, None for an empty body; raises BadAnswer if the API did not answer."""
         if 300 <= self.status < 400:
             where = self.headers.get("Location", "an unknown address (there is no Location header)")
             raise BadAnswer(f"HTTP {self.status}: the API's address redirects to {where}; use that as the address")
@@ -163,7 +166,7 @@ class Reply:
 
 
 def path_part(value: str) -> str:
-    """An id as one path segment: Job and Task ids hold slashes and colons."""
+    """Encodes an id as one segment of a URL path: ids of Jobs and Tasks have slashes and colons."""
     try:
         return quote(value, safe="")
     except UnicodeEncodeError as error:
@@ -171,7 +174,8 @@ def path_part(value: str) -> str:
 
 
 def checked_address(api_url: str) -> str:
-    """The address without a slash at its end. ConfigError if it is not an https URL, or http on this machine."""
+    """Returns the address without a slash at its end.
+    Raises ConfigError unless it is an https URL, or http on this machine."""
     address = api_url.strip().rstrip("/")
     if not re.match(r"https?://[^/]", address, re.IGNORECASE):
         raise ConfigError(f"the API address {api_url!r} is not valid: give a URL that starts with https://")
@@ -180,7 +184,7 @@ def checked_address(api_url: str) -> str:
 
 
 def require_encrypted(address: str) -> None:
-    """ConfigError for an http:// or ws:// address of another machine, unless TIDEGATE_ALLOW_HTTP is set."""
+    """Raises ConfigError for an http:// or ws:// address of another machine, unless TIDEGATE_ALLOW_HTTP is set."""
     parts = urlsplit(address)
     if parts.scheme.lower() not in {"http", "ws"} or is_loopback(parts.hostname or "") or os.environ.get(ALLOW_HTTP):
         return
@@ -191,7 +195,7 @@ def require_encrypted(address: str) -> None:
 
 
 def checked_key(key: str | None) -> str | None:
-    """The key without white space around it, as after copying a line. ConfigError if it cannot be a key."""
+    """Returns the key without surrounding white space. Raises ConfigError if it has characters that no key has."""
     stripped = (key or "").strip()
     wrong = next((place for place, char in enumerate(stripped, start=1) if not "!" <= char <= "~"), None)
     if wrong:
@@ -205,17 +209,17 @@ def checked_key(key: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Written:
-    """A decimal of JSON as it was written. As a float, 100.00 would become 100.0."""
+    """A decimal number of a JSON text, with the digits as they were written: a float would make 100.0 of 100.00."""
 
     text: str
 
 
 def read_written(text: str) -> Any:
-    """The value of JSON, for a body: its decimals are sent as they were written. ValueError if it is not JSON."""
+    """Parses JSON for a request body and keeps decimals as they were written. Raises ValueError if it is not JSON."""
     return json.loads(text, parse_float=Written)
 
 
-# Before the digits of a number, in a text that is to become one.
+# Marks a JSON string whose quotes are removed after encoding, so that it becomes a number.
 _NUMBER = f"{uuid.uuid4().hex}:"
 
 
@@ -241,6 +245,8 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
 
 
 class Http:
+    """Sends requests to the API with the key, retries them, and raises an ApiError for answers of 4xx and 5xx."""
+
     def __init__(
         self,
         api_url: str,
@@ -266,7 +272,7 @@ class Http:
         return self.call("GET", path, query=query, timeout=timeout).json()
 
     def create(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
-        """A POST that creates a record. It is retried: the idempotency key keeps the API from creating a second one."""
+        """Sends a POST that creates a record. It is retried: its idempotency key prevents a second record."""
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         for attempt in range(self._attempts):
             try:
@@ -279,7 +285,7 @@ class Http:
         return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
 
     def act(self, path: str, body: Mapping[str, Any] | None = None, *, idempotent: bool = False) -> Any:
-        """A POST that changes a record. Retried only if it was never sent, unless it is `idempotent`."""
+        """Sends a POST that changes a record. Unless it is `idempotent`, it is retried only if the connect failed."""
         return self.call("POST", path, body=body or {}, idempotent=idempotent).json()
 
     def call(
@@ -293,7 +299,7 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
-        """Sends a request; raises the ApiError for an answer of 4xx or 5xx."""
+        """Sends a request and returns the answer; raises an ApiError if its status is 4xx or 5xx."""
         reply = self.send(method, path, query=query, body=body, headers=headers, idempotent=idempotent, timeout=timeout)
         if reply.status >= 400:
             raise problem_of(reply.status, reply.body, reply.headers)
@@ -310,9 +316,9 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
-        """Sends a request and returns the answer, whatever its status. Unreachable if there is none.
+        """Sends a request and returns the answer, whatever its status. Raises Unreachable if there is none.
 
-        `idempotent`: may be sent again after an error; default: GET, HEAD, PUT and DELETE may."""
+        `idempotent`: the request may be sent again after an error. By default, GET, HEAD, PUT and DELETE may."""
         url = self.api_url + path
         parameters = {name: value for name, value in (query or {}).items() if value is not None}
         if parameters:

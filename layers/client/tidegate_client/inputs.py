@@ -1,6 +1,6 @@
-"""Plain dicts with a declared shape: what the agent reads and reports.
+"""Types of the dicts that an agent exchanges with the API: transfers, results, goals of releases.
 
-`tidegate_client.models`, which has the records of the API and what callers send, has them too."""
+`tidegate_client.models` exports them too, with the records of the API and the bodies that callers send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SwarmFigures(TypedDict):
     bad_pieces: int
     fell_back: str
     bad_peers: list[str]
-    # Bytes taken from an older version of the file; only if the transfer had block hashes.
+    # Bytes copied from an older version of the file; only if the transfer had block hashes.
     reused_bytes: NotRequired[int]
 
 
@@ -50,13 +50,13 @@ class Transfer(TypedDict):
     mode: NotRequired[str | None]
     # Bytes a second that this host may use for the Job, beside its own limit.
     limit_rate: NotRequired[int | None]
-    # Seconds over which the hosts of a large Job spread their reports.
+    # The hosts of a large Job spread their reports over this many seconds.
     spread_s: NotRequired[int | None]
     # When to put the file in place, when the Job ends, and when the agent reported the file as staged.
     activate_at: NotRequired[str | None]
-    # The release that the content is for: it is kept aside until the release is switched.
+    # The release that the content is for: the host keeps it in a hidden file until the release is switched.
     release: NotRequired[str | None]
-    # Replace the file also where a release has it.
+    # Also replace a file that a release manages.
     force: NotRequired[bool | None]
     activate_until: NotRequired[str | None]
     staged_at: NotRequired[str | None]
@@ -74,5 +74,5 @@ class TransferResult(TypedDict):
     speed: NotRequired[int]
     start_time: NotRequired[str]
     end_time: NotRequired[str]
-    # With error_code 115: the host has the whole file, and waits for `activate_at`.
+    # With error_code 115: the host has the whole file and waits for `activate_at`.
     staged_at: NotRequired[str]

@@ -1,4 +1,4 @@
-"""Base classes of the answers: `Model`, whose fields are attributes, and `Page`, a list that fetches its next page."""
+"""Base classes of the answers: `Model`, a dict with attributes, and `Page`, a list that fetches its following pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _fields(kind: type[Model]) -> Mapping[str, Any]:
 
 
 def _shaped(hint: Any, value: Any) -> Any:
-    """The value as the type that its field declares. A value of another shape is returned as it is."""
+    """Converts a value to its field's declared type; returns a value of another shape unchanged."""
     if value is None or hint is None:
         return Model(value) if type(value) is dict else value
     if get_origin(hint) in (Union, getattr(types, "UnionType", Union)):
@@ -47,7 +47,7 @@ def _shaped(hint: Any, value: Any) -> Any:
 
 
 class Page(Generic[T]):
-    """One page of a list, in `items`. Iterating yields the items of all pages, each fetched when it is needed:
+    """One page of a list: `items` has its records. Iterating also fetches the following pages:
 
     for file in client.files.list():
         print(file.file_path)
@@ -69,7 +69,7 @@ class Page(Generic[T]):
             page = page._following(page.next_cursor)
 
     def __len__(self) -> int:
-        """The number of items on this page."""
+        """Returns the number of items on this page."""
         return len(self.items)
 
     # The page can also be read like its JSON: page["items"].

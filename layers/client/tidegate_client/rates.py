@@ -1,4 +1,4 @@
-"""Back-off, polling pace and bandwidth limits, for agent and swarm."""
+"""Pauses between retries and between polls, and bandwidth limits, for the agent and the swarm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Union
 
 @dataclass
 class Backoff:
-    """Exponential back-off with jitter, so that hosts which lost the API together do not all return together.
+    """Exponential back-off with jitter: hosts that lost the API together do not all return at the same moment.
 
     `least` is the smallest pause as a fraction of the current largest one."""
 
@@ -24,7 +24,7 @@ class Backoff:
     least: float = 0.5
 
     def next(self) -> float:
-        """Counts a failure and returns the seconds to wait."""
+        """Counts a failure and returns the seconds to wait before the next attempt."""
         ceiling = min(self.longest, self.first * 2**self.failures)
         self.failures = min(self.failures + 1, 32)
         return random.uniform(ceiling * self.least, ceiling)  # noqa: S311
@@ -50,7 +50,7 @@ PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 4 * 3600.0
 
 @dataclass
 class Pace:
-    """The pauses between polls. `now` is the monotonic clock."""
+    """Decides how often the agent polls its inbox. `now` is always a time of the monotonic clock."""
 
     longest_wait: int
     active_until: float
@@ -58,11 +58,11 @@ class Pace:
     _idle: Backoff = field(default_factory=lambda: Backoff(FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND))
 
     def wait(self, now: float, *, pushed: bool = False) -> int:
-        """Seconds that the next long poll should wait."""
+        """Returns the seconds for which the next long poll may stay open."""
         return self.longest_wait if now < self.active_until and not pushed else 0
 
     def pause(self, now: float, *, listed: bool, new: bool, pushed: bool = False) -> float:
-        """Seconds from the last poll to the next. `listed`: the inbox had entries; `new`: some were new."""
+        """Returns the seconds from the last poll to the next. `listed`: the inbox had entries. `new`: some were new."""
         if pushed:
             self._idle.reset()
             self._unchanged.reset()
@@ -87,7 +87,7 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def parse_rate(text: str) -> int:
-    """Parses bytes a second: `500K`, `10M` or a plain number, as curl takes them."""
+    """Parses a rate in bytes a second, such as `500K`, `10M` or a plain number, as curl accepts them."""
     number, unit = (text[:-1], text[-1].upper()) if text and text[-1].isalpha() else (text, "")
     if not number.isdecimal() or int(number) < 1 or unit not in UNITS:
         raise ValueError(f"{text!r} is not a rate: write bytes a second, as in 500K, 10M or 1G")
@@ -95,7 +95,7 @@ def parse_rate(text: str) -> int:
 
 
 class RateWindow(NamedTuple):
-    """A rate for a part of each day, from one minute of it to another, in the host's own time; None: no limit."""
+    """A bandwidth limit for a part of each day, such as 22:00-06:00 in the host's time zone. `rate` None: no limit."""
 
     begin: int
     end: int
@@ -103,7 +103,7 @@ class RateWindow(NamedTuple):
 
     @classmethod
     def parse(cls, times: str, value: str) -> RateWindow:
-        """`22:00-06:00` and `10M` or `none`. Ends after midnight if it ends before it begins."""
+        """Parses a window such as `22:00-06:00`, which may pass midnight, and its rate: `10M`, or `none`."""
         begin, end = (_minute(time) for time in times.split("-"))
         if begin == end:
             raise ValueError(f"{times} is no part of the day: it ends when it begins")
@@ -128,13 +128,13 @@ def _minute(text: str) -> int:
 
 
 class DailyRate(NamedTuple):
-    """A rate that depends on the time of day. `usual`: outside the windows."""
+    """A bandwidth limit that depends on the time of day; `usual` is the limit outside all windows."""
 
     usual: int | None
     windows: tuple[RateWindow, ...]
 
     def now(self) -> float:
-        """Bytes a second by the host's clock; infinite without a limit."""
+        """Returns the bytes a second allowed at this time of day; infinite if there is no limit."""
         local = time.localtime()
         minute = local.tm_hour * 60 + local.tm_min
         found = next((window.rate for window in self.windows if window.has(minute)), self.usual)
@@ -154,7 +154,7 @@ def limit_of(rate: Rate) -> RateLimit | None:
 
 
 class RateLimit:
-    """A rate limit shared by threads: `take` waits until the rate allows the bytes."""
+    """A bandwidth limit shared by threads: `take` blocks until the given number of bytes may be transferred."""
 
     def __init__(
         self,
@@ -176,20 +176,21 @@ class RateLimit:
         return self.bytes_a_second
 
     def reserve(self, count: int) -> float:
-        """Reserves bytes and returns the seconds to wait for them, for callers that cannot block."""
+        """Reserves bytes and returns the seconds to wait for them, for callers that must not block."""
         with self._lock:
             now, rate = self._clock(), self.current_rate()
             self._free_at = max(self._free_at, now - self._saved) + count / rate
             return max(0.0, self._free_at - now)
 
     def take(self, count: int, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Waits until `count` bytes may be transferred, or until `cancelled()` is true."""
         until = self._clock() + self.reserve(count)
         while (left := until - self._clock()) > 0 and not cancelled():
             self._sleep(min(left, 0.5))
 
 
 class DailyLimit(RateLimit):
-    """A limit that changes with the time of day, also for downloads that run."""
+    """A bandwidth limit that changes with the time of day, also for downloads that are already running."""
 
     def __init__(self, rate: DailyRate, **more: Any) -> None:
         super().__init__(rate.now(), **more)
@@ -198,13 +199,13 @@ class DailyLimit(RateLimit):
     def current_rate(self) -> float:
         now = self._daily.now()
         if now != self.bytes_a_second:
-            # What was reserved at the former rate holds up nothing at the new one.
+            # Bytes that were reserved at the old rate must not delay transfers at the new one.
             self.bytes_a_second, self._free_at = now, 0.0
         return now
 
 
 class BothLimits(RateLimit):
-    """Two limits at once; the stricter one decides."""
+    """Two bandwidth limits at once; the stricter one decides."""
 
     def __init__(self, first: RateLimit, second: RateLimit) -> None:
         super().__init__(min(first.bytes_a_second, second.bytes_a_second))
@@ -215,15 +216,16 @@ class BothLimits(RateLimit):
 
 
 class JobLimits:
-    """The limit of each Job that has one, shared by its transfers on this host while any of them runs."""
+    """The bandwidth limit of each Job, shared by the Job's transfers on this host."""
 
     def __init__(self, own: RateLimit | None) -> None:
         self._own = own
         self._lock = threading.Lock()
         self._jobs: weakref.WeakValueDictionary[str, RateLimit] = weakref.WeakValueDictionary()
 
-    def of(self, job: str, bytes_a_second: int | None) -> RateLimit | None:
-        """The host's own limit, the Job's, or both."""
+    def limit_for(self, job: str, bytes_a_second: int | None) -> RateLimit | None:
+        """Returns the limit for a transfer of this Job: the host's, the Job's, or both combined.
+        None if there is none."""
         if not bytes_a_second:
             return self._own
         with self._lock:

@@ -1,4 +1,4 @@
-"""Records that can be watched: how to read each kind, and which states are final."""
+"""The kinds of records that can be watched: how to read each kind, and which statuses are final."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reader = Callable[[Client, str], Record]
 
 SUCCEEDED = frozenset({"success", "completed", "finished"})
 ENDED = SUCCEEDED | {"failed", "timeout", "cancelled", "superseded", "stopped", "expired"}
-# A Task also has a job_id, an export a request_id: the first of these fields is the record's own id.
+# A record may have several of these fields: a Task also has a job_id. The first one is the record's own id.
 ID_FIELDS = ("task_id", "batch_id", "job_id", "request_id")
 
 READERS: dict[str, Reader] = {
@@ -36,7 +36,7 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class Change:
-    """The state of a watched record at one moment."""
+    """A watched record as it was at one moment."""
 
     record_id: str
     record: Record
@@ -55,7 +55,7 @@ class Change:
 
 
 def reader_of(record_id: str) -> Reader | None:
-    """The function that reads this record, if the shape of the id shows its kind."""
+    """Returns the function that reads this record; None if the form of the id does not show the kind."""
     return next((READERS[kind] for kind in _kinds_by_shape(record_id)), None)
 
 
@@ -64,7 +64,8 @@ def _kinds_by_shape(record_id: str) -> list[str]:
 
 
 def find(client: Client, record_id: str) -> tuple[Reader, Record]:
-    """The record, and the function that reads it again. Tries every kind if the shape of the id does not show it."""
+    """Returns a record and the function that reads it again.
+    Tries every kind if the form of the id does not show it."""
     likely = _kinds_by_shape(record_id)
     for kind in (*likely, *(other for other in READERS if other not in likely)):
         try:
@@ -75,10 +76,11 @@ def find(client: Client, record_id: str) -> tuple[Reader, Record]:
 
 
 def own_id(record: Record) -> str:
+    """Returns the record's own id: a Task also has the id of its Job, an export that of its request."""
     return next((str(record[field]) for field in ID_FIELDS if record.get(field)), "")
 
 
 def matches(record: Record, record_id: str) -> bool:
-    """Whether this is the record with the given id: its own id, its key, or the UUID at the end of its id."""
+    """Returns whether this record has the given id: as its own id, as its key, or as the UUID at the end of its id."""
     own = own_id(record)
     return record_id in (own, record.get("key")) or own.endswith(f":{record_id}")

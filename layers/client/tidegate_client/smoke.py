@@ -1,10 +1,9 @@
-"""`tidegate doctor`: a smoke test of a deployed stack that uses each feature once and cleans up.
+"""The checks of `tidegate doctor`: uses each feature of a deployed stack once, then cleans up.
 
-Its project, `doctor`, stays for the next run: projects cannot be deleted.
+The project that it creates, `doctor`, stays for the next run: projects cannot be deleted.
 
-The stack need not be able to reach this machine. So callbacks, exports by URL and batches, which call a server of the
-user, are not tested.
-"""
+Callbacks, exports from a URL and batches are not tested: they call a server of the user, and the stack may not be
+able to reach this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tidegate_client.uploads import Journal, send_parts, sha256_of
 from tidegate_client.watching import NoSocketLibrary, Socket
 
 PROJECT = "doctor"
-# What projects had no limit of before quotas had defaults, and the most projects that are looked at.
+# Quotas that had no default limit in older versions, and how many projects are checked at most.
 LIMITS = (
     "stored_bytes",
     "queued",
@@ -49,12 +48,14 @@ class CheckFailed(TidegateError):
 
 
 def _require(condition: bool, failure: str) -> None:
-    """Raises CheckFailed; unlike `assert`, also with `python -O`."""
+    """Raises CheckFailed unless the condition holds; unlike `assert`, also with `python -O`."""
     if not condition:
         raise CheckFailed(failure)
 
 
 class Finding(NamedTuple):
+    """The result of one check."""
+
     check: str
     ok: bool
     detail: str
@@ -63,20 +64,20 @@ class Finding(NamedTuple):
 
 @dataclass
 class Smoke:
-    """`admin` is a client with an admin key; `connect` makes one with another key."""
+    """The checks of `tidegate doctor`. `admin` has an admin key; `connect` creates a client with another key."""
 
     admin: Client
     connect: Callable[[str], Client]
     folder: Path
     seconds: float = 180.0
     project_id: str = ""
-    # Runs at the same time share the project, so each has a host and paths of its own.
+    # Concurrent runs share the project, so each uses its own host and paths.
     name: str = field(default_factory=lambda: f"doctor-{secrets.token_hex(4)}")
     cleanup: ExitStack = field(default_factory=ExitStack)
     in_use: list[str] = field(default_factory=list)
 
     def run(self) -> Iterator[Finding]:
-        """Runs the checks up to the first failure, then cleans up."""
+        """Runs the checks up to the first failure, then cleans up; yields each result."""
         try:
             for check in (
                 self.reach,
@@ -110,7 +111,7 @@ class Smoke:
         return f"{self.admin.http.api_url} answers"
 
     def grants(self) -> str:
-        """Names the projects that can send nothing, because GSE writes where an admin has granted it only."""
+        """Returns which projects cannot send files because they have no grant for GSE."""
         if not self._sends_through_gse():
             return "not needed: hosts run tidegate agent, which has --allow-dir and --allow-user"
         others = [one for one in self.admin.projects.list() if one.name != PROJECT]
@@ -138,7 +139,7 @@ class Smoke:
         return f"{PROJECT}, {state}, with two new keys"
 
     def quotas(self) -> str:
-        """Never fails: no limit is an operator's choice, who should know of it."""
+        """Returns which projects have a quota without a limit. Never fails: an operator may have chosen that."""
         unlimited, seen = [], 0
         for project in self.admin.projects.list():
             seen += 1
@@ -160,7 +161,7 @@ class Smoke:
         raise CheckFailed(f"the API says that there is a project {PROJECT}, but does not list it")
 
     def _delete_leftovers(self) -> None:
-        """Deletes files that earlier runs could not delete, but none of a run at the same time."""
+        """Deletes files that earlier runs could not delete, but not those of a run that is still going on."""
         for file in list(self.user.files.list()):
             if datetime.now(timezone.utc) - moment(file.created_at) > LONGEST_RUN:
                 with suppress(Conflict, NotFound):
@@ -190,7 +191,7 @@ class Smoke:
         created = self.user.files.create(**target, size=size, signature=signature, multipart=True)
         file_id = created["file_id"]
         self._delete_at_end(file_id)
-        journal = Journal.of(source, target)
+        journal = Journal.for_upload(source, target)
         journal.begin(file_id, signature, created["upload"]["part_size"])
         pool = self.user.http.pool
         sent = send_parts(pool, source, journal, lambda numbers: self.user.files.parts(file_id, numbers))
@@ -221,7 +222,7 @@ class Smoke:
         return "50 rows as CSV"
 
     def websocket(self) -> str:
-        """Watches a record that has ended: the API answers at once, through API Gateway's connection."""
+        """Watches a record that has ended: the API sends its state at once, over API Gateway's WebSocket."""
         try:
             socket = Socket(self.user, None)
         except NoSocketLibrary:
@@ -253,7 +254,7 @@ class Smoke:
         deadline = time.monotonic() + self.seconds
         while not (transfers := self.agent.agents.transfers(self.name, wait=5)):
             _require(time.monotonic() < deadline, f"no transfer for {self.name} within {self.seconds:g} s")
-        # The host's first poll has put it on the project's list.
+        # The host's first poll has added it to the project's hosts.
         self.cleanup.callback(self._delete_host)
         response = self.agent.http.pool.request("GET", transfers[0]["url"])
         _require(
@@ -303,6 +304,7 @@ class Smoke:
 
 
 def examine(admin: Client, connect: Callable[[str], Client], *, seconds: float = 180.0) -> Iterator[Finding]:
-    """The findings, one for each check; `connect` makes a client with another key."""
+    """Runs the checks of `tidegate doctor` and yields the result of each.
+    `connect` creates a client with another key."""
     with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as folder:
         yield from Smoke(admin, connect, Path(folder), seconds).run()

@@ -1,4 +1,4 @@
-"""Uploads: content read once, in one piece or in parts."""
+"""Uploads of local files to presigned URLs: in one request, or in parts that can be resumed."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def upload(
     headers: Mapping[str, str] | None = None,
     on_progress: Progress | None = None,
 ) -> None:
-    """Uploads the file with one PUT.
+    """Uploads the file with one PUT request.
 
-    A PUT cannot be resumed: it is sent again after a broken connection, a 5xx, or a 409 (another PUT at the same time).
-    """
+    A PUT cannot be resumed: it is sent again after a broken connection, a 5xx, or a 409 (another PUT at the same
+    time)."""
     size = source.stat().st_size
     failure: Exception | None = None
     for attempt in range(UPLOAD_ATTEMPTS):
@@ -106,7 +106,7 @@ UrlsOfParts = Callable[[list[int]], Mapping[int, str]]
 
 @dataclass
 class Journal:
-    """The parts of one local file that were sent, kept on disk so that another run can resume."""
+    """Records on disk which parts of a local file were sent, so that the next run can resume the upload."""
 
     path: Path
     file_id: str = ""
@@ -115,8 +115,8 @@ class Journal:
     etags: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Path, target: Mapping[str, Any]) -> Journal:
-        """The journal of this upload: that of an earlier run if file, size, time stamp and target are the same."""
+    def for_upload(cls, source: Path, target: Mapping[str, Any]) -> Journal:
+        """Returns the journal of this upload: an earlier run's if file, size, time stamp and target are the same."""
         status = source.stat()
         identity = [str(source.resolve()), status.st_size, status.st_mtime_ns, sorted(target.items())]
         name = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()[:32]
@@ -153,7 +153,7 @@ class Journal:
             file.write("\n" + json.dumps([number, etag]) + "\n")
 
     def forget(self) -> None:
-        """Removes the journal: the upload has ended."""
+        """Deletes the journal once the upload has ended."""
         self.file_id, self.etags = "", {}
         self.path.unlink(missing_ok=True)
 
@@ -165,7 +165,7 @@ def send_parts(
     get_urls: UrlsOfParts,
     on_progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Sends the missing parts. Returns number and ETag of every part, as `complete` takes them."""
+    """Uploads the missing parts. Returns the number and ETag of every part, as `files.complete` needs them."""
     size = source.stat().st_size
     numbers = range(1, max(1, -(-size // journal.part_size)) + 1)
     missing = [number for number in numbers if number not in journal.etags]
@@ -195,14 +195,14 @@ def send_parts(
                 for future in [workers.submit(send, number, urls[number]) for number in group]:
                     future.result()
         except BaseException:
-            # Also Ctrl-C, which only this thread receives: without this the workers would send the whole group first.
+            # Also for Ctrl-C, which only this thread receives: otherwise the workers would send the whole group first.
             failed.set()
             raise
     return [{"number": number, "etag": journal.etags[number]} for number in numbers]
 
 
 class _Stopped(Exception):
-    """Another part failed, so this one is aborted."""
+    """This part is aborted because another part failed."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class _Part:
             file.seek(self.start)
             while left:
                 if stopped.is_set():
-                    # Ending the body early would leave S3, and so this client, waiting for the rest until a time-out.
+                    # If the body ended early, S3 and this client would wait for the rest until a time-out.
                     raise _Stopped
                 chunk = file.read(min(CHUNK, left))
                 if not chunk:
@@ -228,7 +228,7 @@ class _Part:
 
 
 class _Meter:
-    """Counts the bytes sent by all threads and reports them."""
+    """Adds up the bytes that all threads have sent, and reports the progress."""
 
     def __init__(self, size: int, done: int, on_progress: Progress | None) -> None:
         self._size = size
@@ -290,7 +290,7 @@ def _put(
 
 
 class _AttemptBytes:
-    """Bytes sent by one attempt; subtracted again if it fails, so that the progress stays correct."""
+    """The bytes that one attempt has sent. They are subtracted if it fails, so that the progress stays correct."""
 
     def __init__(self, meter: _Meter) -> None:
         self._meter = meter

@@ -1,4 +1,4 @@
-"""Watching records over the WebSocket."""
+"""Watches records until they end: over the WebSocket, or by polling if the WebSocket cannot be used."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ class SocketFailed(TidegateError):
 
 
 class MessageTooBig(SocketFailed):
-    """Closed with code 1009: a message was too big, and the same would happen again. The caller polls instead."""
+    """The WebSocket was closed with code 1009: a message was too large.
+    Callers should poll, as it would happen again."""
 
 
 class NoSocketLibrary(SocketFailed):
-    """websocket-client is not installed."""
+    """The package websocket-client is not installed."""
 
 
 def _library() -> Any:
-    """websocket-client may be missing, as in a Lambda layer; callers poll then."""
+    """Imports websocket-client, which may be missing, as in a Lambda layer; raises NoSocketLibrary then."""
     try:
         import websocket
     except ImportError as error:
@@ -54,6 +55,8 @@ def _library() -> Any:
 
 
 class Socket:
+    """A WebSocket connection to the API."""
+
     def __init__(
         self,
         client: Client,
@@ -63,7 +66,7 @@ class Socket:
         proxy: str | None = None,
         host_facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connects with a fresh ticket. `host_facts`: facts about an agent's host."""
+        """Connects with a new ticket. `host_facts`: facts about an agent's host, sent with the connection request."""
         self._library = _library()
         self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()
@@ -83,20 +86,20 @@ class Socket:
             raise SocketFailed(f"the WebSocket at {address} cannot be opened: {without_queries(error)}") from None
 
     def watch(self, record_ids: Sequence[str]) -> None:
-        """Subscribes to records; each one that has ended already is sent at once."""
+        """Subscribes to the changes of records. A record that has ended already is sent at once."""
         for ids in split_by_frame_size(record_ids):
             self._send({"action": "watch", "task_ids": ids})
 
     def ping(self) -> None:
-        """Sends a message, not a ping frame: only messages keep API Gateway from closing an idle connection."""
+        """Sends a ping as a message: ping frames do not keep API Gateway from closing an idle connection."""
         self._send({"action": "ping"})
 
     def beat(self) -> None:
-        """An agent's heartbeat; the API does not answer it."""
+        """Sends an agent's heartbeat, which the API does not answer."""
         self._send_text(BEAT)
 
     def receive(self, wait: float) -> dict[str, Any] | None:
-        """The next message, or None if none came within `wait` seconds."""
+        """Returns the next message, or None if none came within `wait` seconds."""
         try:
             self._connection.settimeout(wait)
             opcode, data = self._connection.recv_data()
@@ -129,7 +132,7 @@ class Socket:
 
 
 def split_by_frame_size(record_ids: Sequence[str]) -> list[list[str]]:
-    """Splits the ids into messages of at most 100 ids that each fit into one frame."""
+    """Splits ids into messages of at most 100 ids, each small enough for one WebSocket frame."""
     groups: list[list[str]] = []
     size = start = len(json.dumps({"action": "watch", "task_ids": []}))
     for record_id in record_ids:
@@ -143,7 +146,7 @@ def split_by_frame_size(record_ids: Sequence[str]) -> list[list[str]]:
 
 
 def _proxy_options(proxy: str | None) -> dict[str, Any]:
-    """Options for websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY by itself if there is no proxy."""
+    """Returns websocket-client's proxy options. Without any, it reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
     if not proxy:
         return {}
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
@@ -165,7 +168,7 @@ POLLED_AT_ONCE = 50
 
 
 class Watch:
-    """Iterating yields each record as it is now, then after each change, until all have ended."""
+    """Iterating yields the current state of each record, then every change, until all records have ended."""
 
     def __init__(
         self,
@@ -202,7 +205,7 @@ class Watch:
         yield from self._by_polling()
 
     def _first_record(self, record_id: str) -> Record:
-        """Records that the caller has just submitted are not read again: there may be thousands."""
+        """Returns the record the caller knows already, else reads it: a submit may have just created thousands."""
         reader = reader_of(record_id)
         if reader and record_id in self._known:
             self._readers[record_id] = reader
@@ -253,7 +256,7 @@ class Watch:
             yield from self._changes(record_id, self._readers[record_id](self._client, record_id))
 
     def _changes(self, record_id: str, record: Record) -> Iterator[Change]:
-        """Yields the record if it differs from the one before."""
+        """Yields the record if it differs from the one that was yielded last."""
         if self._latest.get(record_id) == record:
             return
         self._latest[record_id] = record
@@ -263,7 +266,7 @@ class Watch:
         yield change
 
     def _until_deadline(self, pause: float) -> float:
-        """The pause, shortened to the time that is left. WaitTimeout if none is."""
+        """Returns the pause, shortened to the time left; raises WaitTimeout if no time is left."""
         if self._deadline is None:
             return pause
         left = self._deadline - time.monotonic()
@@ -272,17 +275,17 @@ class Watch:
         return min(pause, left)
 
     def _unfinished(self) -> str:
-        """The records that have not ended, with the status of each: at most three by name."""
+        """Returns the ids and statuses of the records that have not ended, at most three of them."""
         named = [f"{one} ({self._latest.get(one, {}).get('status', 'unknown')})" for one in self._pending[:3]]
         more = f" and {len(self._pending) - 3} more" if len(self._pending) > 3 else ""
         return ", ".join(named) + more
 
 
 def watch(client: Client, *record_ids: str, timeout: float | None = None) -> Watch:
-    """Yields each record as it is now, then after each change, until all have ended."""
+    """Yields the current state of each record, then every change, until all records have ended."""
     return Watch(client, record_ids, timeout=timeout)
 
 
 def wait(client: Client, record_id: str, *, timeout: float | None = None) -> Change:
-    """Waits until the record has ended and returns it."""
+    """Waits until the record has ended and returns its last state."""
     return client.wait(record_id, timeout=timeout)

@@ -1,4 +1,4 @@
-"""For servers that Tidegate calls: checks the signature and the time stamp, as Standard Webhooks defines them."""
+"""Verifies requests that Tidegate sends to your server: signature and time stamp, as Standard Webhooks defines them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class NotVerified(TidegateError):
 
 
 def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
+    """Returns the base64 signature of a message, as Standard Webhooks defines it."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError as error:
@@ -34,12 +35,11 @@ def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> s
 def verify(
     secret: str, headers: Mapping[str, str], body: bytes, *, url: str | None = None, now: float | None = None
 ) -> str:
-    """Returns the message id, by which a receiver recognises repeated deliveries. Raises `NotVerified`.
+    """Checks a request's signature and age. Returns the message id, which is the same for repeated deliveries.
 
-    `secret` is that of your origin (`tidegate webhook secret --origin https://…`), or the one that all receivers of
-    the project share. `body` is the body as it was received, before any parsing. `url` is for requests without a body:
-    the URL of the request as Tidegate knows it, your public origin with the path and the query as they were received.
-    """
+    Raises `NotVerified` if the request is not from Tidegate. `secret`: that of your origin (`tidegate webhook secret
+    --origin https://…`), or the project's shared one. `body`: the bytes as received, before any parsing. `url`:
+    needed for requests without a body; the public URL of your server with the path and the query as received."""
     given = {name.lower(): value for name, value in headers.items()}
     try:
         message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]
@@ -56,7 +56,7 @@ def verify(
     # The shared secret signs the empty body. A secret of an origin never does, so trying both weakens neither.
     contents = [body] if body or url is None else [b"GET " + signed_url(url).encode(), body]
     expected = [signature_of(secret, message_id, timestamp, content).encode() for content in contents]
-    # There are several signatures: of the origin's and of the shared secret, and of two of each during a rotation.
+    # There can be four signatures: by the origin's and by the shared secret, each old and new during a rotation.
     candidates = [value for version, _, value in (one.partition(",") for one in signatures) if version == "v1"]
     if not any(hmac.compare_digest(one, candidate.encode()) for candidate in candidates for one in expected):
         raise NotVerified(
@@ -67,7 +67,7 @@ def verify(
 
 
 def signed_url(url: str) -> str:
-    """The URL in the form that is signed: lower-case scheme and host, no default port, no fragment."""
+    """Returns the URL in the form that is signed: lower-case scheme and host, no default port, no fragment."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -75,6 +75,6 @@ def signed_url(url: str) -> str:
         raise NotVerified(f"{url[:200]!r} is not the URL of the request: {error}") from error
     host = f"[{host}]" if ":" in host else host
     own_port = "" if port in (None, {"https": 443, "http": 80}.get(parts.scheme)) else f":{port}"
-    # Not put together from its parts: an empty query is part of the URL too.
+    # Not rebuilt from its parsed parts: that would drop an empty query, which is part of the URL.
     target = url.partition("#")[0].partition("//")[2][len(parts.netloc) :]
     return f"{parts.scheme}://{host}{own_port}{'' if target.startswith('/') else '/'}{target}"

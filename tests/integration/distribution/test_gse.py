@@ -470,7 +470,7 @@ def test_agent_of_the_source_host_takes_a_repeated_staging_as_new(fleet: Fleet, 
 
 def fetch(agent: Inbox, fleet: Fleet) -> str:
     """The agent takes the only transfer of its inbox as a new one, and finishes it. Returns its id."""
-    new, repeated = agent.take_poll(cast(Any, fleet.inbox("source")), has_result=lambda _: False)
+    new, repeated = agent.accept_poll(cast(Any, fleet.inbox("source")), has_result=lambda _: False)
     assert repeated == []
     (transfer,) = new
     agent.finish(result_of(transfer, Code.DONE, ""))

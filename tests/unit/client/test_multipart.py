@@ -90,7 +90,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def journal_of(source: Path) -> Journal:
-    return Journal.of(source, {"file_path": "/a"})
+    return Journal.for_upload(source, {"file_path": "/a"})
 
 
 def test_every_part_is_sent_once_and_progress_ends_at_the_size(store: PartStore, source: Path) -> None:

@@ -25,7 +25,7 @@ def test_entry_without_a_finding_is_named() -> None:
 
 
 def test_clock_of_deadlines_goes_slower_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "crowd", lambda: 10.0)
+    monkeypatch.setattr(patience, "processes_per_core", lambda: 10.0)
     clock = patience._IdleClock()
     clock()
     time.sleep(0.3)
@@ -35,7 +35,7 @@ def test_clock_of_deadlines_goes_slower_on_a_busy_machine(monkeypatch: pytest.Mo
 
 
 def test_clock_of_deadlines_is_real_time_on_an_idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "crowd", lambda: 1.0)
+    monkeypatch.setattr(patience, "processes_per_core", lambda: 1.0)
     clock = patience._IdleClock()
     began, really = clock(), time.monotonic()
     time.sleep(0.3)
@@ -52,9 +52,9 @@ def test_clock_of_deadlines_ignores_a_clock_that_a_test_replaces(monkeypatch: py
 
 def test_function_gets_more_time_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     config = launcher.PatientConfig(Timeout=10, Handler="app.handler")
-    monkeypatch.setattr(launcher, "crowd", lambda: 2.5)
+    monkeypatch.setattr(launcher, "processes_per_core", lambda: 2.5)
     assert (config.get("Timeout"), config.get("Handler"), config.get("Runtime", "r")) == (25, "app.handler", "r")
-    monkeypatch.setattr(launcher, "crowd", lambda: 1.0)
+    monkeypatch.setattr(launcher, "processes_per_core", lambda: 1.0)
     assert config.get("Timeout") == 10
 
 
@@ -65,10 +65,10 @@ def test_function_that_answers_callers_is_ended_by_the_load_it_began_with(monkey
         launcher.patient(lambda _: None)(worker)
         start = launcher.started(lambda _: None)
         found = []
-        monkeypatch.setattr(launcher, "crowd", lambda: 1.0)
+        monkeypatch.setattr(launcher, "processes_per_core", lambda: 1.0)
         start(worker)
         found.append(worker.config.get("Timeout"))
-        monkeypatch.setattr(launcher, "crowd", lambda: 11.0)
+        monkeypatch.setattr(launcher, "processes_per_core", lambda: 11.0)
         found.append(worker.config.get("Timeout"))
         start(worker)
         found.append(worker.config.get("Timeout"))

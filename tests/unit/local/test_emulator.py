@@ -49,7 +49,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 def test_slow_start_and_stop_are_waited_for_on_a_busy_machine(
     slow: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator, "crowd", lambda: 600.0)
+    monkeypatch.setattr(emulator, "processes_per_core", lambda: 600.0)
     slow.start()
     assert slow.stop()
     assert (tmp_path / "saved").exists()
@@ -58,7 +58,7 @@ def test_slow_start_and_stop_are_waited_for_on_a_busy_machine(
 def test_emulator_killed_before_it_saved_is_told(
     slow: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator, "crowd", lambda: 600.0)
+    monkeypatch.setattr(emulator, "processes_per_core", lambda: 600.0)
     slow.start()
     monkeypatch.setattr(emulator, "STOP_SECONDS", 0)
     assert not slow.stop()
@@ -66,6 +66,6 @@ def test_emulator_killed_before_it_saved_is_told(
 
 
 def test_emulator_that_does_not_start_fails_on_an_idle_machine(slow: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulator, "crowd", lambda: 1.0)
+    monkeypatch.setattr(emulator, "processes_per_core", lambda: 1.0)
     with pytest.raises(Failure, match="did not start"):
         slow.start()

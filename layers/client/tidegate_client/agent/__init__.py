@@ -1,1 +1,1 @@
-"""The agent on target hosts: downloads the files in its inbox, puts them in place and reports the results."""
+"""The agent, which runs on each host: it downloads files, puts them in place and reports the results."""

@@ -1,8 +1,6 @@
-"""An EC2 instance about itself: its zone, and a signed request by which STS tells Tidegate which role it has.
+"""How an EC2 instance finds its zone, and how it proves its AWS role to Tidegate with a signed STS request.
 
-The signature is version 4, written with `hmac`: it is a documented algorithm of a few lines, and so every package of
-the agent can enrol an instance without botocore.
-"""
+Requests are signed here (Signature Version 4, a few lines with `hmac`), so that the agent does not need botocore."""
 
 from __future__ import annotations
 
@@ -29,6 +27,8 @@ _PORTS = {"https": 443, "http": 80}
 
 
 class Credentials(NamedTuple):
+    """Temporary credentials of an AWS role, and the region."""
+
     key_id: str
     secret: str
     token: str
@@ -39,9 +39,10 @@ class Credentials(NamedTuple):
 
 
 def availability_zone(vendor: Path = _VENDOR, service: str = _METADATA) -> str | None:
-    """The zone of an EC2 instance, such as eu-central-1a, from its metadata (IMDSv2); None elsewhere.
+    """Returns the availability zone of this EC2 instance, such as eu-central-1a, from its metadata; None elsewhere.
 
-    Nothing is sent on other machines. In a container the answer may not arrive: one hop is the default."""
+    On other machines no request is sent. In a container the answer may be lost: by default metadata travels one hop
+    only."""
     try:
         if "Amazon EC2" not in vendor.read_text():
             return None
@@ -52,8 +53,9 @@ def availability_zone(vendor: Path = _VENDOR, service: str = _METADATA) -> str |
 
 
 def credentials(environ: Mapping[str, str] = os.environ, service: str = _METADATA) -> Credentials:
-    """The role's credentials: from AWS_ACCESS_KEY_ID and its companions if they are set, else from the metadata
-    (IMDSv2) of the EC2 instance. UsageError if there are none."""
+    """Returns the role's credentials. Raises UsageError if there are none.
+
+    They come from AWS_ACCESS_KEY_ID and the variables that belong to it, else from the metadata of the EC2 instance."""
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
     if key_id := environ.get("AWS_ACCESS_KEY_ID"):
         if not region:
@@ -76,7 +78,7 @@ def credentials(environ: Mapping[str, str] = os.environ, service: str = _METADAT
 
 
 class _Metadata:
-    """A session with the metadata service, which answers only those who ask for a token first."""
+    """A session with the EC2 metadata service (IMDSv2), which requires a token for each request."""
 
     def __init__(self, service: str) -> None:
         self._connection = http.client.HTTPConnection(service, timeout=1)
@@ -109,7 +111,7 @@ class _Metadata:
 
 
 def server_id(url: str) -> str:
-    """What the signature names the API by: host and port of its URL. Another server cannot pass it on."""
+    """Returns host and port of the API's URL. They are signed, so that another server cannot reuse the request."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port not in (None, _PORTS.get(parts.scheme)) else ""
     return f"{parts.hostname or ''}{port}"
@@ -118,7 +120,9 @@ def server_id(url: str) -> str:
 def signed_identity(
     role: Credentials, url: str, project_id: str, now: datetime | None = None, nonce: str | None = None
 ) -> dict[str, Any]:
-    """The field `aws` of POST /v1/agents/enrol: headers of a GetCallerIdentity request, good once, for 5 minutes."""
+    """Returns the field `aws` for POST /v1/agents/enrol: the signed headers of a GetCallerIdentity request.
+
+    Tidegate accepts them once, within five minutes."""
     stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
     suffix = ".cn" if role.region.startswith("cn-") else ""
     headers = {

@@ -1,4 +1,4 @@
-"""Result codes of deliveries, and the refusals that they stand for."""
+"""The result codes that the agent reports for transfers, and the exceptions behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate_client.errors import ChecksumMismatch, TransferError
 
 
 class RefusedPath(Exception):
-    """The target lies outside the root or the allowed directories, or is not a plain name in a plain directory."""
+    """The target path is not allowed: outside the root or the permitted directories, or not a plain file name."""
 
 
 class DirectoryMoved(Exception):
@@ -21,7 +21,7 @@ class RefusedOwner(Exception):
 
 
 class Superseded(Exception):
-    """The path has, or is about to get, content of a later window."""
+    """Newer content was, or is about to be, put at this path."""
 
 
 class StagedFileLost(Exception):
@@ -29,19 +29,19 @@ class StagedFileLost(Exception):
 
 
 class OwnedByRelease(Exception):
-    """A release has put the file in place, and decides about its content."""
+    """A release manages this file, so a single transfer must not replace it."""
 
 
 class UpdateFailed(Exception):
-    """A new version of the agent is not a valid release, or did not start."""
+    """The new version of the agent is not a valid release, or did not start."""
 
 
 class Restarting(Exception):
-    """Not a refusal: the agent restarts as another version, which reports the result."""
+    """The agent restarts as another version, which then reports the result. Not an error."""
 
 
 class Code(IntEnum):
-    """0, 115 and 409 have a meaning for the API; the others name the reason of a failure."""
+    """Result codes. The API interprets 0, 115 and 409; the others only name the reason of a failure."""
 
     DONE = 0
     IN_PROGRESS = 115
@@ -75,7 +75,7 @@ _CODES: tuple[tuple[type[Exception], Code], ...] = (
 
 
 def code_of(error: Exception) -> Code:
-    """The code for the error that ended a transfer."""
+    """Returns the result code for the error that ended a transfer."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Code.NO_SPACE
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL)

@@ -1,4 +1,4 @@
-"""The agent: takes transfers, delivers them, reports; one process for one or several projects."""
+"""The agent's process: polls for transfers, delivers them and reports, for one project or for several."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ __all__ = ["Agent", "AgentOptions"]
 HEALTH_EVERY = 1.0
 BEAT_EVERY = 30.0
 SWEEP_EVERY = 600.0
-# A poll that takes longer than this shows that the API is overloaded.
+# If a poll takes longer than this, the API is overloaded.
 SLOW_POLL = 2.0
 FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 # How long the last results may take to reach the API when the agent stops; the journal keeps the rest.
@@ -92,8 +92,9 @@ LAST_REPORT_SECONDS = 5.0
 
 
 class Agent:
-    """The agent: one thread polls, N threads deliver, one reports; the main thread writes health and waits for a
-    signal."""
+    """The agent of one project: it polls for transfers, delivers them in worker threads, and reports the results.
+
+    One thread polls, several deliver, one reports; the main thread writes the health file and waits for a signal."""
 
     def __init__(
         self,
@@ -103,7 +104,8 @@ class Agent:
         limit: RateLimit | None = None,
         notify: Callable[[str], None] = notify_systemd,
     ) -> None:
-        """`limit` is shared with other agents of the process. `notify` gets READY=1, WATCHDOG=1 and STOPPING=1."""
+        """Prepares the agent.
+        `limit` is shared by all agents of the process; `notify` sends READY=1 and the like to systemd."""
         self._notify = notify
         self._client = client
         self._options = options
@@ -202,7 +204,7 @@ class Agent:
         )
 
     def stop(self) -> None:
-        """Takes no more transfers and finishes the running ones. A second call aborts them; part files stay."""
+        """Accepts no more transfers and finishes the running ones. A second call aborts them; their part files stay."""
         if self._draining.is_set():
             self._aborting.set()
         self._draining.set()
@@ -215,7 +217,7 @@ class Agent:
         self._draining.set()
 
     def run(self) -> None:
-        """Runs until `stop()`, or until the API refuses the host: see `failure`. Metrics and threads end with it."""
+        """Runs until `stop()` is called, or until the API refuses the host; then `failure` is set."""
         with contextlib.ExitStack() as stack:
             if self._options.metrics:
                 pages = local_pages(*self._options.metrics, self.health, self.metrics, self._monitor.page_warnings)
@@ -243,7 +245,7 @@ class Agent:
             self._drain()
 
     def _housekeeping(self) -> None:
-        """Writes the health file, notifies the watchdog and removes old part files, until the agent stops."""
+        """Writes the health file, notifies the watchdog and deletes old part files, until the agent stops."""
         sweep_at = 0.0
         while not self._draining.wait(HEALTH_EVERY):
             try:
@@ -278,10 +280,10 @@ class Agent:
         self._close_journal()
 
     def _close_journal(self) -> None:
-        """Closes the journal, unless a worker, the switcher or the reporter is still in a call and will use it.
+        """Closes the journal, unless a worker, the switcher or the reporter is still in a call and may use it.
 
-        Such a thread ends with the process, and SQLite needs no close. The poller does not count: a long poll may
-        take 20 seconds more, and it ends by itself when it finds the journal closed."""
+        Such a thread ends with the process; SQLite need not be closed. The poller does not matter: its long poll may
+        take 20 more seconds, and it ends by itself when it finds the journal closed."""
         if not any(
             thread.is_alive() for thread in (*self._workers, self._switching, self._releasing, self._reporter.thread)
         ):
@@ -299,7 +301,7 @@ class Agent:
                 )
             except Conflict as error:
                 if error.code == DUPLICATE:
-                    # Another host has this id and its files: nothing more is put in place here.
+                    # Another host has this host's id now: put nothing more in place here.
                     self.failure = error
                     self._aborting.set()
                     self._draining.set()
@@ -307,7 +309,7 @@ class Agent:
                 self._back_off(backoff, error)
                 continue
             except (Unauthorized, Forbidden) as error:
-                # If the first poll is refused, the key is wrong. If a later one is, it may be a fault of the API.
+                # If the first poll is refused, the key is wrong. If a later poll is refused, the API may be at fault.
                 if not self._key_accepted:
                     self.failure = error
                     self._draining.set()
@@ -341,7 +343,7 @@ class Agent:
             self._sleep(began + pause)
 
     def _sleep(self, until: float) -> None:
-        """Sleeps until then or until a poll is triggered; reports to the watchdog meanwhile."""
+        """Sleeps until the given time or until a poll is triggered, and tells the watchdog that the thread is alive."""
         triggered = False
         while not triggered and not self._draining.is_set():
             self._poller.beat()
@@ -351,7 +353,7 @@ class Agent:
             triggered = self._poll_trigger.sleep(min(left, BEAT_EVERY))
 
     def _inventory(self) -> dict[str, Any]:
-        """The facts about this host that are sent when the WebSocket connects."""
+        """Returns the facts about this host that are sent when the WebSocket connects."""
         facts = {
             "version": version(),
             "free_bytes": free_bytes(self._options.root),
@@ -371,7 +373,7 @@ class Agent:
     def _queue_transfers(self, items: list[Transfer]) -> bool:
         if self._draining.is_set():
             return False
-        new, lost_results = self._inbox.take_poll(items, has_result=self._journal.has_result)
+        new, lost_results = self._inbox.accept_poll(items, has_result=self._journal.has_result)
         for transfer in new:
             self._releases.coming(transfer)
             self._queue.put(transfer)
@@ -380,7 +382,7 @@ class Agent:
         return bool(new)
 
     def _work(self) -> None:
-        while (transfer := self._queue.take()) and not self._draining.is_set():
+        while (transfer := self._queue.get()) and not self._draining.is_set():
             try:
                 self._deliver(transfer)
             except BaseException:
@@ -430,7 +432,8 @@ class Agent:
         self._finish(staged.transfer, code, message, staged.figures if code is Code.DONE else None)
 
     def _postpone(self, transfer: Transfer, error: Stalled) -> None:
-        """Queues the transfer again for later, so that other transfers get the worker. Repeated until the Job ends."""
+        """Queues a stalled transfer again with a delay, so that the worker is free for others.
+        Repeated until the Job ends."""
         key = key_of(transfer)
         pause = min(LONGEST_STALL_PAUSE, FIRST_STALL_PAUSE * 2 ** self._stalls[key])
         self._stalls[key] += 1
@@ -464,7 +467,7 @@ HEALTHY_SECONDS = 10.0
 
 @dataclass
 class GroupNotifier:
-    """Notifies systemd for all agents of the process: ready when all are ready, alive while all are healthy."""
+    """Combines the systemd notifications of several agents: ready when all are, alive while all are healthy."""
 
     ready: set[str] = field(default_factory=set)
     healthy_at: dict[str, float] = field(default_factory=dict)
@@ -490,7 +493,8 @@ class GroupNotifier:
 
 
 class AgentGroup:
-    """Runs the agents. If a key is refused, only its agent ends; `failure` is set if all keys were refused."""
+    """Runs the agents of several projects.
+    One whose key is refused ends alone; `failure` is set if all were refused."""
 
     def __init__(self, agents: dict[str, Agent], notifier: GroupNotifier, metrics: tuple[str, int] | None) -> None:
         self._agents = agents
@@ -512,7 +516,7 @@ class AgentGroup:
         return failures[0] if all(failures) else None
 
     def run(self) -> None:
-        """Returns when all agents have ended. When one must restart as a new version, all stop."""
+        """Runs until all agents have ended. If one has to restart as a new version, all are stopped."""
         threads = [
             threading.Thread(target=self._run_one, args=(name, agent), name=f"agent-{name}")
             for name, agent in self._agents.items()
@@ -552,7 +556,7 @@ class AgentGroup:
 
 
 def merged_metrics(pages: dict[str, str]) -> str:
-    """One page of metrics. Each sample gets the label `profile`; HELP and TYPE come once, before the samples."""
+    """Joins the metrics of several agents into one page; each sample gets the label `profile`."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for name, page in pages.items():
@@ -577,7 +581,8 @@ def _labelled(line: str, profile: str) -> tuple[str, str]:
 
 
 def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
-    """Agents for all logins, each with its own permits. Only the first listens for peers and may update the process."""
+    """Creates an agent for each login, with its own permits.
+    Only the first one serves peers and may update the process."""
     limit, notifier = limit_of(options.limit_rate), GroupNotifier()
     agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, notify=partial(notifier.notify, FIRST))}
     for name, config in others.items():

@@ -1,4 +1,4 @@
-"""Delivers one transfer: download, verify, put in place."""
+"""Delivers one transfer: downloads the file, verifies it and puts it in place."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ ASK_AFTER_SECONDS, ASK_AGAIN_SECONDS = 3.0, 1.0
 
 
 class Downloaded(NamedTuple):
-    """Bytes downloaded for a delivery, and by source if a swarm was used.
+    """The result of a download: the bytes received, and their sources if a swarm was used.
 
-    `staged`: the file waits for its `activate_at`, and is not in place yet."""
+    `staged` is set if the file waits for its `activate_at` and is not in place yet."""
 
     size: int
     swarm: SwarmFigures | None = None
@@ -66,6 +66,8 @@ class Downloaded(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
+    """Delivers transfers on this host: `run` handles one transfer, from its cancellation check to the file in place."""
+
     pool: urllib3.PoolManager
     inbox: Inbox
     journal: Journal
@@ -79,16 +81,18 @@ class Delivery:
     on_bytes: Callable[[int], None] = lambda _count: None
     swarm: SwarmHost | None = None
     update: SelfUpdate | None = None
-    # Whether the API tells this host at once of a cancelled transfer, over the WebSocket; else it lists what is wanted.
+    # Whether the WebSocket is open, over which the API reports cancelled transfers at once. If not, `list_wanted`
+    # returns the transfers that are still wanted.
     is_told: Callable[[], bool] = lambda: True
     list_wanted: Callable[[], Sequence[Transfer]] = tuple
-    # The release that has put a file in place, if one has.
+    # Returns the release that has put this file in place, if one has.
     owner_of: Callable[[Path], str | None] = lambda _file: None
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> tuple[dict[str, Any], Staged | None]:
-        """Returns the figures when the file is in place with the right content and owner, or, with the staged
-        file, when it waits for its `activate_at`. Raises the reason if it cannot be delivered."""
+        """Delivers a transfer. Returns its figures, and the staged file if it waits for its `activate_at`, else None.
+
+        The file then has the right content and owner. Raises the reason if it cannot be delivered."""
         began, start = time.monotonic(), time.time()
 
         def figures(downloaded: Downloaded) -> dict[str, Any]:
@@ -110,7 +114,7 @@ class Delivery:
         return self._paths.hold(file)
 
     def has_content_of(self, place: Place, signature: str, size: int | None) -> bool:
-        """Whether the content of a release is on the host: kept beside its place, unpacked, or in place."""
+        """Returns whether the host has this content of a release: kept beside its path, unpacked, or in place."""
         if (kept := self.journal.kept_file(place.path, signature)) is not None:
             with open_hidden(place.directory, kept) as part:
                 if part is not None and has_content(part.file, signature, size):
@@ -119,7 +123,7 @@ class Delivery:
         return self.journal.tree(place.path, signature) is not None or place.holds(signature, size)
 
     def _keep(self, transfer: Transfer, place: Place) -> Downloaded:
-        """Brings the content of a release to the host, where it waits beside its place (`agent/releases.py`)."""
+        """Downloads the content of a release to a hidden file beside its path; `agent/releases.py` puts it in place."""
         if self.has_content_of(place, transfer["signature"], transfer.get("size")):
             self._seed_existing(transfer, place)
             return Downloaded(0)
@@ -142,6 +146,8 @@ class Delivery:
 
     @contextmanager
     def place(self, transfer: Transfer) -> Iterator[Place]:
+        """Opens the directory of a transfer's file, with the file's owner checked.
+        Raises if the host does not permit either."""
         user = transfer["target_user"]
         self.permits.check_user(user)
         container = transfer.get("container_id") or ""
@@ -152,7 +158,7 @@ class Delivery:
             yield place
 
     def switch(self, staged: Staged) -> None:
-        """Puts a staged file in place. Raises the reason if that is not possible."""
+        """Puts a staged file in place. Raises the reason if that fails."""
         transfer = staged.transfer
         with self.place(transfer) as place, self._paths.hold(place.file), opened_unchanged(place, staged) as part:
             if part is None:
@@ -166,7 +172,9 @@ class Delivery:
                 remove_hidden(place.directory, staged.file.hidden)
 
     def _require_in_place(self, staged: Staged, place: Place) -> None:
-        """The staged file is gone: the agent was killed after the rename, or another process removed it."""
+        """Raises StagedFileLost unless the missing staged file is in place already.
+
+        It may be: the agent may have been killed after the rename."""
         transfer = staged.transfer
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         ours = applied is None or sequence is None or applied.sequence == sequence
@@ -177,11 +185,11 @@ class Delivery:
             )
 
     def _seeding_paused(self, transfer: Transfer) -> AbstractContextManager[None]:
-        """Peers are served from the staged file: its new name and owner must not count as a change of the file."""
+        """Suspends serving the file to peers: renaming it must not look like a change of its content."""
         return self.swarm.changing(transfer) if self.swarm is not None else nullcontext()
 
     def _update(self, transfer: Transfer, figures: Callable[[Downloaded], dict[str, Any]]) -> dict[str, Any]:
-        """Installs a release of the agent. Raises Restarting when the agent must restart as that version."""
+        """Installs a release of the agent itself. Raises Restarting when the agent has to restart as that version."""
         if self.update is None:
             raise RefusedPath("this agent may not update itself: start it with --self-update")
         if self._is_before_activation(transfer):
@@ -221,7 +229,7 @@ class Delivery:
                     self.journal.stage(staged.key, staged.to_json(), part.hidden.path)
                     return staged.figures, staged
             except BaseException as error:
-                # Keep bytes that may be right: the next transfer of this content resumes from them.
+                # Keep bytes that may be right, so that the next transfer of this content resumes from them.
                 if not _worth_keeping(error):
                     self.partials.discard(place, part)
                 raise
@@ -229,7 +237,7 @@ class Delivery:
         return figures(downloaded), None
 
     def _download(self, transfer: Transfer, place: Place, part: Part) -> Downloaded:
-        """Downloads from the swarm if the transfer names one that can be joined, else from S3."""
+        """Downloads from the swarm if the transfer names one that this host can join, else from S3."""
         fell_back: NoSwarm | None = None
         if self.swarm is not None and transfer.get("swarm"):
             try:
@@ -266,7 +274,7 @@ class Delivery:
                     self.swarm.seed_existing(transfer, file, self.pool)
 
     def _limit(self, transfer: Transfer) -> RateLimit | None:
-        return self.limits.of(transfer.get("job_id") or transfer["transfer_id"], transfer.get("limit_rate"))
+        return self.limits.limit_for(transfer.get("job_id") or transfer["transfer_id"], transfer.get("limit_rate"))
 
     def _fetch(self, transfer: Transfer, file: BinaryIO) -> int:
         limit = self._limit(transfer)
@@ -285,7 +293,7 @@ class Delivery:
         return download.offset - offset_before if download.offset > offset_before else download.offset
 
     def _publish(self, transfer: Transfer, place: Place, part: Part) -> StagedFile | None:
-        """Puts the file in place, or stages it if its `activate_at` has not come or it belongs to a release."""
+        """Puts the file in place, stages it for its `activate_at`, or keeps it for its release."""
         if transfer.get("release"):
             place.require_there()
             part.file.flush()
@@ -303,8 +311,10 @@ class Delivery:
         return None
 
     def _require_wanted(self, transfer: Transfer) -> None:
-        """Raises Cancelled if the Job has ended meanwhile. Asks the API only if this host would not be told, and no
-        poll has listed the transfer for some seconds. An API that does not answer holds up no delivery."""
+        """Raises Cancelled if the Job has ended meanwhile.
+
+        Asks the API only if no WebSocket would report a cancellation and no recent poll has listed the transfer. If
+        the API does not answer, the delivery continues."""
         key = key_of(transfer)
         for attempt in range(2):
             if self._cancelled(transfer)():
@@ -324,12 +334,12 @@ class Delivery:
         raise Cancelled
 
     def _is_in_place(self, transfer: Transfer, place: Place) -> bool:
-        """True if the content is in place already. Raises Superseded if newer content is."""
+        """Returns whether the content is already in place. Raises Superseded if newer content is."""
         signature, size = transfer["signature"], transfer.get("size")
         with self._paths.hold(place.file):
             applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
             if applied and sequence is not None and applied.sequence > sequence:
-                # A later window delivered the same bytes: nothing to do, and its owner and mode stay.
+                # A later window delivered the same bytes: nothing to do, and its owner and mode are kept.
                 if applied.signature == signature.lower() and place.holds(signature, size):
                     return True
                 raise superseded(applied)

@@ -1,4 +1,4 @@
-"""The host's disk: what the operator permits, owners, directories, partial files, and moving into place."""
+"""The host's disk: permitted directories and users, owners of files, hidden part files, and putting files in place."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ ANY_USER = "*"
 
 @dataclass(frozen=True)
 class Permits:
-    """Permitted directories, relative to the root (or the container's root), and users. Empty: all are permitted.
+    """The directories and users that one project may use on this host; an empty set permits all.
 
-    `refusal` is the reason why nothing at all is permitted; "" if something is."""
+    Directories are relative to the root, or to the container's root. `refusal`: why nothing at all is permitted, or
+    ""."""
 
     directories: tuple[str, ...] = ()
     users: frozenset[str] = frozenset()
@@ -66,7 +67,7 @@ LARGEST_PASSWD = 4 * 1024 * 1024
 
 
 def owner_on_host(user: str) -> Owner:
-    """The ids of a user of this host; RefusedOwner if there is none."""
+    """Returns uid and gid of a user of this host; raises RefusedOwner if there is no such user."""
     try:
         entry = pwd.getpwnam(user)
     except (KeyError, ValueError) as error:
@@ -75,10 +76,10 @@ def owner_on_host(user: str) -> Owner:
 
 
 def owner_in_container(passwd: str, user: str, permits: Permits) -> Owner:
-    """The ids of a user in the container's own /etc/passwd, where they differ from the host's.
+    """Returns uid and gid of a user in a container, by the container's own /etc/passwd.
 
-    `root` needs no entry. RefusedOwner if there is no such user, or it is another name of one who is not permitted:
-    the container's users may have written that file."""
+    `root` needs no entry. Raises RefusedOwner if there is no such user, or if its uid belongs to a user who is not
+    permitted: users of the container may have written that file."""
     users: list[tuple[str, Owner]] = []
     for line in passwd.splitlines():
         fields = line.split(":")
@@ -100,7 +101,7 @@ def owner_in_container(passwd: str, user: str, permits: Permits) -> Owner:
 
 
 def read_passwd(directory: int) -> str:
-    """The text of `passwd` in the open directory; "" if there is none that can be read."""
+    """Returns the text of `passwd` in the open directory; "" if it cannot be read."""
     try:
         descriptor = os.open("passwd", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
@@ -112,7 +113,7 @@ def read_passwd(directory: int) -> str:
 
 
 def require_chown(owner: Owner) -> None:
-    """RefusedOwner if this process may not give files to that owner. Checked before the download starts."""
+    """Raises RefusedOwner if this process may not give files to that owner. Called before the download starts."""
     if owner[0] != os.geteuid() and not may_act_for_others():
         raise RefusedOwner(
             f"the agent cannot give files to uid {owner[0]}, because it runs as uid {os.geteuid()}: "
@@ -121,7 +122,7 @@ def require_chown(owner: Owner) -> None:
 
 
 def set_owner(descriptor: int, owner: Owner) -> None:
-    """Sets the owner. RefusedOwner if that is not permitted: the file must not belong to another user."""
+    """Sets the owner of an open file; raises RefusedOwner if that is not permitted."""
     try:
         os.fchown(descriptor, *owner)
     except PermissionError as error:
@@ -129,7 +130,7 @@ def set_owner(descriptor: int, owner: Owner) -> None:
 
 
 def may_act_for_others() -> bool:
-    """Whether this process may give files to other users."""
+    """Returns whether this process may give files to other users."""
     if os.geteuid() == 0:
         return True
     try:
@@ -141,7 +142,7 @@ def may_act_for_others() -> bool:
 
 
 class PathLocks:
-    """A lock for each path, so that one thread at a time changes it."""
+    """A lock for each path, so that only one thread at a time changes a file."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -150,7 +151,7 @@ class PathLocks:
 
     @contextmanager
     def hold(self, path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """`while_waiting` is called until the lock is free; it raises to give up."""
+        """Holds the lock of a path. `while_waiting` is called while another thread has it, and may raise to give up."""
         with self._guard:
             lock = self._locks.setdefault(path, threading.Lock())
             self._users[path] += 1
@@ -169,16 +170,16 @@ class PathLocks:
 
 
 # --- directories
-# The fence: directories below which an agent puts files, opened when it starts and reached by descriptors since.
+# The directories below which an agent puts files. They are opened when it starts, and then used by their descriptors.
 #
-# A local user may own any directory below the fence, and change it at any moment. So no path is resolved and then used:
-# each component is opened below the one before it, without following a symlink that was not looked at first.
+# A local user may own any directory below them, and change it at any moment. So no path is resolved first and used
+# later: each component is opened below the one before it, and a symlink is checked before it is followed.
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Needs no permission to read the directory, and opens a symlink itself.
 BY_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST_LINKS = 40
-# No directory belongs to it: the symlink is not followed.
+# A uid that owns no directory, so that the symlink is not followed.
 NO_USER = -1
 ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 _creating = PathLocks()
@@ -187,19 +188,20 @@ OnCreated = Callable[[int], None]
 
 
 class Identity(NamedTuple):
-    """A directory, whatever its name is. Not used again for another one as long as a descriptor is open."""
+    """Device and inode of a directory: the same after a rename.
+    Not reused while a descriptor of the directory is open."""
 
     device: int
     inode: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Self:
+    def from_stat(cls, status: os.stat_result) -> Self:
         return cls(status.st_dev, status.st_ino)
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """An open directory, and the path that it had when it was opened. `given`: the path by which it was named."""
+    """An open directory with its path at the time it was opened. `given`: the path that the operator wrote."""
 
     path: Path
     descriptor: int
@@ -207,15 +209,15 @@ class Anchor:
 
     @property
     def identity(self) -> Identity:
-        return Identity.of(os.fstat(self.descriptor))
+        return Identity.from_stat(os.fstat(self.descriptor))
 
     def is_there(self) -> bool:
-        """Whether the directory is still at its path."""
+        """Returns whether this directory is still at its path."""
         return leads_to(self.path, self.descriptor) and not self.path.is_symlink()
 
 
 def leads_to(path: Path, descriptor: int) -> bool:
-    """Whether the path leads to this open directory now."""
+    """Returns whether the path now leads to this open directory."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
@@ -224,8 +226,9 @@ def leads_to(path: Path, descriptor: int) -> bool:
 
 @dataclass(frozen=True)
 class Trust:
-    """Users and groups that may rename the directories above a fence. `enforced` only for an agent that can act for
-    other users: one that cannot has nothing to give away."""
+    """The users and groups that are trusted: nobody else may be able to rename the directories above a permitted one.
+
+    `enforced` only if the agent can act for other users: without that right it has nothing to protect."""
 
     users: frozenset[int]
     groups: frozenset[int]
@@ -241,7 +244,8 @@ class Trust:
     def others_may_rename(
         self, descriptor: int, directory: os.stat_result, entry: os.stat_result, *, or_file: bool = False
     ) -> bool:
-        """Whether another user may rename or replace this entry of the directory: a directory, or a file too."""
+        """Returns whether another user may rename or replace this entry of the directory.
+        `or_file`: it may be a file."""
         if not self.enforced or not self.others_may_write(descriptor, directory):
             return False
         # As in /tmp: only the owner of the directory or of the entry may rename the entry. A symlink is not accepted,
@@ -251,14 +255,14 @@ class Trust:
         return not (sticky and plain and entry.st_uid in self.users)
 
     def may_create(self, descriptor: int, directory: os.stat_result) -> bool:
-        """Whether a new entry of the directory is safe from other users."""
+        """Returns whether other users cannot replace a new entry of this directory."""
         sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in self.users
         return bool(not self.enforced or sticky or not self.others_may_write(descriptor, directory))
 
     def controller(self, descriptor: int, directory: os.stat_result, link: os.stat_result) -> int | None:
-        """The user who decides where a symlink in the directory leads; None for a trusted one, NO_USER for several.
+        """Returns the user who decides where a symlink leads: None for a trusted one, NO_USER for several.
 
-        Whoever may write to the directory may have moved a symlink of any user into it."""
+        Anybody who may write to the directory may have moved a symlink of any user into it."""
         if not self.enforced or not self.others_may_write(descriptor, directory):
             return link.st_uid if link.st_uid not in self.users else None
         writers = Trust(self.users | {directory.st_uid}, self.groups, self.enforced)
@@ -275,7 +279,7 @@ def _has_acl(descriptor: int) -> bool:
 
 
 def drop_acls(descriptor: int) -> None:
-    """Removes what a new directory inherited: the owner of the directory above chose it."""
+    """Removes the ACLs that a new directory inherited from the directory above, whose owner chose them."""
     for name in (ACL, DEFAULT_ACL):
         try:
             os.removexattr(descriptor, name)
@@ -291,7 +295,7 @@ class _Step(NamedTuple):
 
 
 class _Walk:
-    """Walks by names from a directory; neither `..` nor a symlink leads above it."""
+    """Enters directories name by name, below a start directory: neither `..` nor a symlink leads out of it."""
 
     def __init__(self, start: Anchor, trust: Trust) -> None:
         self._start = start
@@ -315,12 +319,13 @@ class _Walk:
         return self._steps[-1].descriptor
 
     def is_within(self, identity: Identity) -> bool:
-        return any(Identity.of(step.status) == identity for step in self._steps)
+        return any(Identity.from_stat(step.status) == identity for step in self._steps)
 
     def enter_trusted(self, parts: Sequence[str], on_created: OnCreated | None = None) -> None:
-        """Enters directories that no other user may rename or replace. RefusedPath names the one that they may.
+        """Enters directories that no other user may rename or replace; raises RefusedPath for the first one that is not
+        safe.
 
-        Missing ones are created if `on_created` is given, which is called for the last one only."""
+        Missing directories are created if `on_created` is given; it is called for the last one only."""
         left = list(reversed(parts))
         while left:
             part = left.pop()
@@ -343,9 +348,9 @@ class _Walk:
     def enter(self, parts: Sequence[str], may_create: Callable[[], bool], on_created: OnCreated | None = None) -> None:
         """Enters directories that may belong to any user. Missing ones are created if `may_create()`.
 
-        A user's own symlink is followed only to a directory of the same user: with it, a user must not choose which
-        directory of another user a file is put into."""
-        # An int is the end of the path of a symlink: the user that it belongs to.
+        A user's symlink is followed only to a directory of the same user. Otherwise a user could choose into which
+        directory of another user a file is put."""
+        # An int marks the end of a symlink's target: the uid of the symlink's owner.
         left: list[str | int] = list(reversed(parts))
         while left:
             part = left.pop()
@@ -368,7 +373,7 @@ class _Walk:
                     left += reversed(self._expanded(target))
 
     def enter_plain(self, parts: Sequence[str]) -> None:
-        """Enters directories; RefusedPath if one is a symlink."""
+        """Enters directories; raises RefusedPath if one of them is a symlink."""
         for part in parts:
             if self._push_or_read_link(self._open(part)):
                 raise RefusedPath(f"{str(self.path / part)!r} is a symlink now")
@@ -398,8 +403,9 @@ class _Walk:
                 return self._open(name)
 
     def _give(self, name: str, on_created: OnCreated) -> None:
-        """Calls `on_created`, if the directory is the one that was created: the owner of the directory above may have
-        put another one in its place, which must not be given away."""
+        """Calls `on_created` for a new directory, after checking that nobody has replaced it.
+
+        The owner of the directory above may have put another directory in its place, which must not be given away."""
         try:
             created = os.open(name, DIRECTORY, dir_fd=self._steps[-1].descriptor)
         except OSError as error:
@@ -415,7 +421,7 @@ class _Walk:
             os.close(created)
 
     def _push_or_read_link(self, step: _Step) -> str:
-        """Enters the directory and returns ""; or returns the target of the symlink."""
+        """Enters a directory and returns ""; for a symlink, returns its target instead."""
         if stat.S_ISDIR(step.status.st_mode):
             self._steps.append(step)
             return ""
@@ -427,7 +433,7 @@ class _Walk:
         raise RefusedPath(f"{str(self.path / step.name)!r} is not a directory")
 
     def _expanded(self, target: str) -> list[str]:
-        """The parts to walk for a symlink; an absolute one is walked again from the start."""
+        """Returns the names to walk for a symlink's target. For an absolute one, returns to the start directory."""
         self._links += 1
         if self._links > MOST_LINKS:
             raise RefusedPath(f"{str(self.path)!r} has too many symlinks")
@@ -458,7 +464,7 @@ class _Walk:
 
 
 def _leave_as_it_is(_: int) -> None:
-    """A directory above a permitted one stays root's."""
+    """Does nothing: a directory above a permitted one keeps root as its owner."""
 
 
 def _has_entries(directory: int) -> bool:
@@ -468,7 +474,7 @@ def _has_entries(directory: int) -> bool:
 
 @contextlib.contextmanager
 def _readable(descriptor: int) -> Iterator[int]:
-    """A descriptor of the same directory that can be read and synced."""
+    """Opens a second descriptor of the directory that can be read and synced."""
     readable = os.open(".", DIRECTORY, dir_fd=descriptor)
     try:
         yield readable
@@ -477,9 +483,10 @@ def _readable(descriptor: int) -> Iterator[int]:
 
 
 class Fence:
-    """Opens a root, the permitted directories below it (none: the whole root) and the parent directory of containers.
+    """Restricts the agent to a root, the permitted directories below it (none: all), and the root of containers.
 
-    Raises UsageError if one does not exist, or another user may rename it or a directory above it."""
+    Opens these directories at the start. Raises UsageError if one does not exist, or if another user may rename it or
+    a directory above it."""
 
     def __init__(self, root: Path, directories: Sequence[str] = (), container_root: Path | None = None) -> None:
         self._trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), may_act_for_others())
@@ -495,7 +502,7 @@ class Fence:
                     try:
                         self._allowed.append(self._anchor(opened, self.root, plain_parts(directory)))
                     except FileNotFoundError:
-                        # It may be meant for containers only. Then nothing is put there on the host.
+                        # This directory may exist in containers only; then nothing is put there on the host.
                         if container_root is None:
                             raise
             self._containers: Anchor | None = None
@@ -515,12 +522,12 @@ class Fence:
 
     @property
     def writable(self) -> list[Path]:
-        """The directories that receive files."""
+        """The directories that can receive files."""
         allowed = self._allowed if self._directories else [self.root]
         return [anchor.path for anchor in (*allowed, *self._container_anchors())]
 
     def moved(self) -> list[Path]:
-        """Directories that were moved or replaced since the start. Nothing is delivered below them."""
+        """The permitted directories that were moved or replaced since the start. No file is put below them."""
         anchors = (self.root, *self._allowed, *self._container_anchors())
         return [anchor.path for anchor in anchors if not anchor.is_there()]
 
@@ -531,7 +538,8 @@ class Fence:
     def opened(
         self, directory: str, container: str = "", on_created: OnCreated | None = None
     ) -> Iterator[tuple[int, Path]]:
-        """Yields a descriptor and the path of a permitted directory. Creates missing ones if `on_created` is given."""
+        """Opens a permitted directory; yields its descriptor and path.
+        Creates missing ones if `on_created` is given."""
         parts = plain_parts(directory)
         with contextlib.ExitStack() as held:
             anchors, trust = self._anchors(held, container, parts, on_created)
@@ -563,9 +571,9 @@ class Fence:
 
     @contextlib.contextmanager
     def reopened(self, path: Path) -> Iterator[int]:
-        """Yields a descriptor of a directory whose path `opened` gave before, whatever is permitted now.
+        """Opens a directory again by the path that `opened` gave, even if it is no longer permitted.
 
-        RefusedPath or OSError if it is no longer there."""
+        Raises RefusedPath or OSError if it no longer exists."""
         with contextlib.ExitStack() as held:
             anchor = self.root
             if self._containers and self._containers.path in path.parents:
@@ -577,7 +585,7 @@ class Fence:
             yield held.enter_context(_readable(walk.descriptor))
 
     def passwd(self, container: str) -> str:
-        """The text of the container's /etc/passwd; "" if there is none."""
+        """Returns the text of the container's /etc/passwd; "" if there is none."""
         with contextlib.ExitStack() as held:
             walk = held.enter_context(_Walk(self._container(held, container), self._trust))
             try:
@@ -587,7 +595,7 @@ class Fence:
             return read_passwd(walk.descriptor)
 
     def remove(self, file: HiddenFile) -> None:
-        """Removes a hidden file. Does nothing if its directory is gone or was replaced by a symlink."""
+        """Deletes a hidden file. Does nothing if its directory is gone or was replaced by a symlink."""
         with contextlib.suppress(RefusedPath, FileNotFoundError), self.reopened(file.path.parent) as directory:
             if file.secret:
                 remove_hidden(directory, file)
@@ -597,12 +605,12 @@ class Fence:
     def _anchors(
         self, held: contextlib.ExitStack, container: str, wanted: tuple[str, ...], on_created: OnCreated | None
     ) -> tuple[list[Anchor], Trust]:
-        """The root, then the permitted directories below it. Those of a container are opened for each delivery."""
+        """Returns the open root and permitted directories; those of a container are opened again for each delivery."""
         if not container:
             return [self.root, *self._allowed], self._trust
         root = self._container(held, container)
         status = os.fstat(root.descriptor)
-        # In a container with ids of its own, this is its root user.
+        # In a container with a user namespace, this uid is the container's root.
         users, groups = self._trust.users | {status.st_uid}, self._trust.groups | {status.st_gid}
         trust = Trust(users, groups, self._trust.enforced)
         anchors = [root]
@@ -628,7 +636,7 @@ class Fence:
             found = self._anchor(held, self._top, path.parts[1:])
         except (FileNotFoundError, RefusedPath) as error:
             raise RefusedPath(f"there is no container {container!r} here: {error}") from error
-        # A link as /proc/PID/root reads as a link to /, which is this host.
+        # A link such as /proc/PID/root can resolve to /, the root of this host.
         if found.path == Path("/"):
             raise RefusedPath(f"{str(path)!r} leads to the root of this host, not to a container")
         return Anchor(path, found.descriptor)
@@ -646,9 +654,9 @@ class Fence:
             return Anchor(walk.path, _keep(opened, os.dup(walk.descriptor)))
 
     def _require_unmoved(self, anchors: Sequence[Anchor], walk: _Walk, parts: tuple[str, ...]) -> None:
-        """DirectoryMoved if the root, or a permitted directory that is meant or was entered, is no longer there."""
+        """Raises DirectoryMoved if the root, or a permitted directory on the way, is no longer at its path."""
         if anchors[0] is not self.root:
-            # A container was opened just now.
+            # A container's directories were opened just now, so they cannot have moved.
             return
         wanted = self.root.path.joinpath(*parts)
         for anchor in anchors:
@@ -665,9 +673,9 @@ def _moved(anchor: Anchor) -> DirectoryMoved:
 
 
 def require_private(option: str, directory: Path, *, create: bool = False) -> None:
-    """UsageError if another user may write into the directory, or rename it or a directory above it.
+    """Raises UsageError if another user may write into the directory, or rename it or one above it.
 
-    If it does not exist, it is created; or only the directories above it are checked."""
+    `create`: creates the directory if it does not exist. Otherwise only the directories above it are checked then."""
     trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), may_act_for_others())
     if not trust.enforced:
         return
@@ -688,8 +696,9 @@ def require_private(option: str, directory: Path, *, create: bool = False) -> No
 
 
 def read_trusted(path: Path, most_bytes: int) -> bytes:
-    """The content of a file that no other user can tamper with. RefusedPath if another user may change the file,
-    replace it, or make its path lead elsewhere."""
+    """Returns the content of a file that no other user could have changed; raises RefusedPath if one could.
+
+    That includes replacing the file, and changing a symlink on its path."""
     trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), enforced=True)
     with contextlib.ExitStack() as opened:
         top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))
@@ -717,7 +726,7 @@ def _keep(opened: contextlib.ExitStack, descriptor: int) -> int:
 
 @contextlib.contextmanager
 def _named(option: str, value: object) -> Iterator[None]:
-    """Turns errors into a UsageError that names the option."""
+    """Turns errors into a UsageError that names the command-line option."""
     try:
         yield
     except RefusedPath as error:
@@ -727,7 +736,7 @@ def _named(option: str, value: object) -> Iterator[None]:
 
 
 def plain_parts(directory: str) -> tuple[str, ...]:
-    """The parts of an absolute path; RefusedPath if it is not one, or has a '..'."""
+    """Splits an absolute path into its names; raises RefusedPath if it is relative or contains '..'."""
     wanted = PurePosixPath(directory)
     if not wanted.is_absolute() or ".." in wanted.parts or "\0" in directory:
         raise RefusedPath(f"{directory!r} is not an absolute path without '..'")
@@ -735,11 +744,11 @@ def plain_parts(directory: str) -> tuple[str, ...]:
 
 
 # --- hidden files
-# Files that are not in place yet: each alone in a directory of the agent's own, in the directory of its destination.
+# Files that are not in place yet. Each is alone in a hidden directory, which is in the target directory.
 #
-# That directory may belong to another user, who can rename and remove what is in it, and put files of any owner there
-# by renaming them. So nothing is recognised by its name, owner or mode. The file's name is a secret of the journal, in
-# a directory that others cannot enter: nobody else can have put it there, opened it, locked it or linked to it.
+# The target directory may belong to another user, who can rename and remove its entries, and move files of any owner
+# into it. So no file is recognised by its name, owner or mode. The hidden file has a random name that only the journal
+# knows, in a directory that others cannot enter: nobody else can have created, opened, locked or linked it.
 
 # O_NONBLOCK: a FIFO or a lease that another user put here must not block the agent.
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -749,12 +758,13 @@ DEEPEST_REMOVED = 200
 
 
 def new_hidden(directory: Path) -> HiddenFile:
+    """Returns a new, random name for a hidden file in this directory. Creates nothing."""
     return HiddenFile(directory / f".tidegate-{secrets.token_hex(8)}.part", secrets.token_hex(16))
 
 
 @contextlib.contextmanager
 def _private(above: int, name: str) -> Iterator[int]:
-    """The agent's own directory of this name; FileNotFoundError if it is none."""
+    """Opens the agent's own directory of this name; raises FileNotFoundError if there is none."""
     try:
         descriptor = os.open(name, DIRECTORY, dir_fd=above)
     except NotADirectoryError as error:
@@ -770,7 +780,7 @@ def _private(above: int, name: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def create_hidden(above: int, hidden: HiddenFile) -> Iterator[Part]:
-    """Creates the directory and the file in it."""
+    """Creates a hidden directory with an empty file in it, and yields the open file."""
     name = hidden.path.name
     os.mkdir(name, PRIVATE, dir_fd=above)
     with contextlib.ExitStack() as held:
@@ -786,7 +796,7 @@ def create_hidden(above: int, hidden: HiddenFile) -> Iterator[Part]:
 
 
 def _drop_inherited(above: int, name: str) -> None:
-    """Takes a default ACL, or the bit of a directory that passes on its group, from an empty directory of our own."""
+    """Removes a default ACL and the setgid bit that the agent's new, empty directory inherited."""
     created = os.open(name, DIRECTORY, dir_fd=above)
     try:
         if os.fstat(created).st_uid == os.geteuid() and not _has_entries(created):
@@ -797,7 +807,8 @@ def _drop_inherited(above: int, name: str) -> None:
 
 
 def link_hidden(above: int, hidden: HiddenFile, name: str) -> None:
-    """Creates the directory, and in it a second name for the file `name`. A crash leaves no other file there."""
+    """Creates a hidden directory, and in it a hard link to the file `name`.
+    A crash leaves no file under another name."""
     os.mkdir(hidden.path.name, PRIVATE, dir_fd=above)
     _drop_inherited(above, hidden.path.name)
     with _private(above, hidden.path.name) as directory:
@@ -806,7 +817,7 @@ def link_hidden(above: int, hidden: HiddenFile, name: str) -> None:
 
 @contextlib.contextmanager
 def open_hidden(above: int, hidden: HiddenFile) -> Iterator[Part | None]:
-    """The hidden file as it was left; None if it is gone."""
+    """Opens an existing hidden file; yields None if it is gone."""
     with contextlib.ExitStack() as held:
         try:
             part = held.enter_context(_opened_hidden(above, hidden))
@@ -829,7 +840,7 @@ def _opened_hidden(above: int, hidden: HiddenFile, flags: int = 0) -> Iterator[P
 
 
 def remove_hidden(above: int, hidden: HiddenFile) -> None:
-    """Removes the file, if it is still there, and its directory, unless a user moved it away."""
+    """Deletes a hidden file, if it is still there, and its directory, unless a user has moved the directory away."""
     with contextlib.suppress(FileNotFoundError):
         with _private(above, hidden.path.name) as directory, contextlib.suppress(FileNotFoundError):
             remove_below(directory, hidden.secret)
@@ -837,9 +848,10 @@ def remove_hidden(above: int, hidden: HiddenFile) -> None:
 
 
 def remove_below(above: int, name: str, users: Sequence[int] = (), depth: int = 0) -> None:
-    """Removes a file, or a directory with all that is in it, without following a symlink.
+    """Deletes a file, or a directory with its content, without following symlinks.
 
-    `users`: only what belongs to them. The owner of a directory may have moved others' files into it."""
+    `users`: delete only what belongs to them, because the owner of a directory may have moved files of others into
+    it."""
     found = os.stat(name, dir_fd=above, follow_symlinks=False)
     if (users and found.st_uid not in users) or depth > DEEPEST_REMOVED:
         raise OSError(errno.EPERM, "something of another user is in it, or it is too deep", name)
@@ -878,6 +890,8 @@ WRITABLE_BY_OTHERS = 0o022
 
 @dataclass(frozen=True)
 class Place:
+    """The target path of one file: its open directory, its name and its owner."""
+
     directory: int
     path: Path
     name: str
@@ -895,13 +909,14 @@ class Place:
         return os.path.samestat(found, os.fstat(file.fileno()))
 
     def holds(self, signature: str, size: int | None) -> bool:
+        """Returns whether the file that is in place has this SHA-256."""
         with self.existing() as file:
             return file is not None and has_content(file, signature, size)
 
     def is_done(self, signature: str, size: int | None, mode: int | None) -> bool:
-        """Whether the file has the right content, owner and mode already.
+        """Returns whether the file already has the right content, owner and mode.
 
-        A file of another owner or mode is never changed: its former owner may have it open for writing."""
+        A file of another owner or mode is never changed in place: its former owner may have it open for writing."""
         with self.existing() as file:
             if file is None:
                 return False
@@ -914,7 +929,7 @@ class Place:
             return True
 
     def copy_existing(self, part: BinaryIO, signature: str, size: int | None) -> bool:
-        """Copies the content of the existing file to the part file, if it is the right one."""
+        """Copies the file that is in place to the part file, if it has the right content; returns whether it did."""
         with self.existing() as file:
             if file is None or size is None or not has_content(file, signature, size):
                 return False
@@ -922,9 +937,9 @@ class Place:
 
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
-        """The file that is in place now; None if there is none, or it is not a regular file with one name.
+        """Opens the file that is in place; yields None if there is none, or if it is not a regular file with one name.
 
-        With a hard link, the agent could be made to take over another file."""
+        A file with several hard links is refused: with one, a user could make the agent give away another file."""
         try:
             descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
         except OSError:
@@ -946,19 +961,19 @@ class Place:
             return 0.0
 
     def finish(self, file: BinaryIO, mode: int | None) -> None:
-        """Sets owner and mode and syncs everything to disk, before the rename."""
+        """Sets owner and mode, and syncs the file to disk. Called before the rename."""
         file.flush()
         set_owner(file.fileno(), self.owner)
         os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
 
     def rename(self, part: Part) -> None:
-        """Renames the hidden file to the file in one step, and syncs the directory so that a power failure keeps it."""
+        """Renames the hidden file to its final name atomically, and syncs the directory."""
         self.require_there()
         try:
             os.rename(part.hidden.secret, self.name, src_dir_fd=part.directory, dst_dir_fd=self.directory)
         except OSError as error:
-            # Without the hidden name.
+            # The hidden name is gone after the rename.
             raise OSError(error.errno, error.strerror, os.fspath(self.file)) from error
         if not self.is_still(self.name, part.file):
             raise RefusedPath(f"another process replaced {self.name!r} while it was put in place")
@@ -966,14 +981,16 @@ class Place:
         self.require_there()
 
     def require_there(self) -> None:
-        """DirectoryMoved if the path leads to another directory than the open one: the file would not be found."""
+        """Raises DirectoryMoved if the path no longer leads to the open directory."""
         if not leads_to(self.path, self.directory):
             raise DirectoryMoved(
                 f"{str(self.path)!r} was moved or replaced while the file was delivered: find out by whom, then redrive"
             )
 
     def _mode(self, wanted: int | None) -> int:
-        """The requested mode; else that of the file to be replaced: new content must not be readable by more users."""
+        """Returns the mode for the new file: the requested one, else that of the file it replaces.
+
+        New content must not be readable by more users than the old one."""
         if wanted is not None:
             return wanted
         try:
@@ -984,8 +1001,8 @@ class Place:
             directory = os.fstat(self.directory)
         except OSError:
             return DEFAULT_MODE
-        # Nor may another user choose who can write to this one: by a file of their own, a link to a file of the owner,
-        # or one that they moved here.
+        # Another user must not be able to choose this file's mode: with a file of their own, a hard link to a file of
+        # the owner, or a file that they moved here.
         others = Trust(frozenset({0, os.geteuid(), self.owner[0]}), frozenset({0}), enforced=True)
         chosen = found.st_uid != self.owner[0] or found.st_nlink != 1
         chosen = chosen or others.others_may_write(self.directory, directory)
@@ -995,8 +1012,9 @@ class Place:
 def has_content(
     file: BinaryIO, signature: str, size: int | None, throttle: Callable[[int], None] = lambda _count: None
 ) -> bool:
-    """Whether the file has this SHA-256. Its owner can neither make that take long by a file with holes, which costs
-    no disk space, nor by one that grows meanwhile."""
+    """Returns whether the file has this SHA-256 and size.
+
+    Reads at most `size` bytes: the file's owner cannot delay the check with a sparse file or with one that grows."""
     descriptor = file.fileno()
     if size is None or os.fstat(descriptor).st_size != size:
         return False
@@ -1011,7 +1029,7 @@ def has_content(
 
 
 def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of the file."""
+    """Yields the first `size` bytes of the file in chunks."""
     file.seek(0)
     while size > 0 and (chunk := file.read(min(CHUNK, size))):
         size -= len(chunk)
@@ -1019,7 +1037,7 @@ def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def copy_verified(source: BinaryIO, part: BinaryIO, signature: str, size: int) -> bool:
-    """Copies a file into the part file. False, and the part file is empty, if what was copied has other content."""
+    """Copies a file into the part file; returns False and empties the part file if the copy has another SHA-256."""
     digest = hashlib.sha256()
     part.seek(0)
     part.truncate()
@@ -1036,7 +1054,7 @@ def copy_verified(source: BinaryIO, part: BinaryIO, signature: str, size: int) -
 
 @contextlib.contextmanager
 def open_place(fence: Fence, directory: str, name: str, owner: Owner, container: str = "") -> Iterator[Place]:
-    """Checks name, owner, directory and permissions, then opens the directory and creates it if needed."""
+    """Checks file name, owner, directory and permits; then opens the directory, which is created if necessary."""
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise RefusedPath(f"{name!r} is not a file name")
     require_chown(owner)
@@ -1049,15 +1067,14 @@ def open_place(fence: Fence, directory: str, name: str, owner: Owner, container:
 
 @dataclass(frozen=True)
 class PathOrder:
-    """Decides by the journal whether content may replace a file: only if nothing newer was applied to its path.
+    """Decides whether content may replace a file: only if the journal has no newer content for the path.
 
-    The caller must hold the lock of the path.
-    """
+    The caller must hold the lock of the path."""
 
     journal: Journal
 
     def require_newest(self, transfer: Transfer, place: Place) -> Applied | None:
-        """Returns what was applied before. Raises Superseded if that is newer, or may be."""
+        """Returns the content that was applied last. Raises Superseded if it is newer, or may be."""
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         if applied and sequence is not None and applied.sequence > sequence:
             raise superseded(applied)
@@ -1065,7 +1082,7 @@ class PathOrder:
         return applied
 
     def require_known(self, transfer: Transfer, place: Place, applied: Applied | None) -> None:
-        """After the journal was lost, refuses to replace a file that changed after this content was requested."""
+        """Raises Superseded if the journal was lost and the file was changed after this content was requested."""
         sequence = transfer.get("sequence")
         if applied is not None or sequence is None or sequence >= self.journal.lost_at * 1000:
             return
@@ -1078,7 +1095,7 @@ class PathOrder:
     def apply(self, transfer: Transfer, place: Place, previous: Applied | None, replace: Callable[[], None]) -> None:
         """Records the content in the journal, then calls `replace`.
 
-        In this order, because after a crash before the rename older content must still be refused."""
+        In this order: after a crash between the two, older content must still be refused."""
         sequence = transfer.get("sequence")
         if sequence is None:
             replace()
@@ -1095,6 +1112,7 @@ class PathOrder:
 
 
 def superseded(applied: Applied) -> Superseded:
+    """Returns the Superseded error that names the newer content."""
     return Superseded(
         f"superseded by newer content of this path: sequence {applied.sequence}, SHA-256 {applied.signature}"
     )
@@ -1104,7 +1122,7 @@ log = logging.getLogger("tidegate.agent")
 
 
 class Partials:
-    """Part files: kept for the next transfer of the same content, up to an age and a total size."""
+    """Part files of interrupted downloads, kept for the next attempt up to an age and a total size."""
 
     def __init__(
         self,
@@ -1128,9 +1146,10 @@ class Partials:
     def opened(
         self, place: Place, salt: Sequence[str], cancelled: Callable[[], bool] = lambda: False, patience: float = 120.0
     ) -> Iterator[Part]:
-        """The part file of this content for this place, as an earlier transfer left it. The sweep leaves it alone.
+        """Opens the part file for this content and path, with the bytes that an earlier transfer left.
 
-        Another transfer of the same content to the same place waits; Stalled after `patience` seconds."""
+        Meanwhile `sweep` does not delete it. If another transfer uses the same part file, waits; raises Stalled after
+        `patience` seconds."""
         content = place.path / hashlib.sha256("/".join((place.name, *salt)).encode()).hexdigest()[:24]
         give_up_at = time.monotonic() + patience
 
@@ -1148,7 +1167,7 @@ class Partials:
                 self._journal.part_opened(found, content)
                 part = held.enter_context(open_hidden(place.directory, found))
                 if part is None:
-                    # Perhaps an empty directory, if the agent was killed; or what a user put in its place.
+                    # An empty directory if the agent was killed, or something that a user put in its place.
                     with contextlib.suppress(OSError):
                         remove_hidden(place.directory, found)
                     self._journal.part_closed(found.path)
@@ -1162,7 +1181,7 @@ class Partials:
 
     @contextlib.contextmanager
     def using(self, path: Path) -> Iterator[None]:
-        """Meanwhile the sweep leaves this part file alone."""
+        """Protects this part file from `sweep` while the block runs."""
         with self._guard:
             self._in_use.add(path)
         try:
@@ -1172,17 +1191,17 @@ class Partials:
                 self._in_use.discard(path)
 
     def discard(self, place: Place, part: Part) -> None:
-        """Removes a part file, if it was not renamed, with its directory and its record. If that fails, the sweep
-        does it."""
+        """Deletes a part file that was not renamed, and its record. If that fails, `sweep` deletes it later."""
         with contextlib.suppress(OSError):
-            # By the descriptor, wherever a user has moved the directory: root's bytes must not stay there.
+            # Use the descriptor, because a user may have moved the directory: root's data must not stay in it.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part.hidden.secret, dir_fd=part.directory)
             remove_hidden(place.directory, part.hidden)
             self._journal.part_closed(part.hidden.path)
 
     def sweep(self) -> int:
-        """Removes part files that are too old, then the oldest until the rest fits. Returns how many."""
+        """Deletes part files that are too old, then the oldest ones until the rest fits.
+        Returns how many were deleted."""
         now, removed = self._now(), 0
         kept: list[tuple[HiddenFile, int]] = []
         for part, since in self._journal.parts():

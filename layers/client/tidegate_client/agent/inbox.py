@@ -1,4 +1,4 @@
-"""The agent's side of its inbox: told by WebSocket, fetched, answered with results."""
+"""The agent's inbox: notifications over the WebSocket, the list of open transfers, and the reports about them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEAT_SECONDS = 570.0
 # A fleet that lost its connections reconnects over this time: API Gateway accepts 500 new ones a second.
 FIRST_PAUSE, LONGEST_PAUSE, LEAST_PAUSE = 30.0, 300.0, 0.05
 LISTEN_SECONDS = 5.0
-# As long as API Gateway waits for its function.
+# API Gateway waits this long for its function.
 CONNECT_SECONDS = 30.0
 # How long the answer to the first ping may take, with cold functions.
 PING_ANSWER_SECONDS = 20.0
@@ -42,10 +42,10 @@ TRUSTED_AFTER_SECONDS = 3600.0
 
 
 class Push:
-    """Holds the WebSocket. `trigger_poll` is called on each notification and new connection, `on_ended` with the id of
-    a transfer that is not to be put in place any more.
+    """Holds the agent's WebSocket, over which the API announces new and cancelled transfers.
 
-    The host's inventory is sent with the connection request: a message of its own would cost more."""
+    `trigger_poll` is called for each notification and each new connection, `on_ended` with the id of a transfer that
+    is cancelled. The host's inventory is part of the connection request: a message of its own would cost more."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Push:
                 self._trigger_poll(within)
 
     def _test_connection(self, socket: Socket) -> None:
-        """Tests a new connection with a ping: a proxy may open it and pass nothing on.
+        """Tests a new connection with a ping, because a proxy may open it but pass no messages.
 
         A host that relied on such a connection would poll every few hours and get no notification."""
         if self._trusted:
@@ -166,42 +166,43 @@ def key_of(item: Transfer | TransferResult) -> Key:
 
 
 def is_truncated(items: Iterable[Transfer]) -> bool:
-    """Whether the API may have more than it listed: it limits transfers to download and staged ones separately."""
+    """Returns whether the API may have more transfers than it listed.
+
+    It limits transfers to download and staged transfers separately."""
     staged = [bool(item.get("staged_at")) for item in items]
     return staged.count(False) >= LIST_LIMIT or staged.count(True) >= STAGED_LIST_LIMIT
 
 
 class Inbox:
-    """The agent's open transfers: their progress, and the newest URL of each."""
+    """The agent's open transfers, with their progress and their current URLs."""
 
     def __init__(self, trigger_poll: Callable[[], None] = lambda: None) -> None:
-        """`trigger_poll` is called when a fresh URL is needed."""
+        """Creates an empty inbox. `trigger_poll` is called when a transfer needs a new URL."""
         self._trigger_poll = trigger_poll
         self._changed = threading.Condition()
         self._urls: dict[Key, str] = {}
         self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
         self._reported: dict[Key, int] = {}
-        # Those that were open at the last report.
+        # The transfers that were open at the last report.
         self._waiting: set[Key] = set()
-        # Transfers with a staged file: the result that reports them, and when a poll last listed them.
+        # For each transfer with a staged file: its result, and when a poll last listed it.
         self._staged: dict[Key, TransferResult] = {}
         self._staged_reported: set[Key] = set()
         self._listed_at: dict[Key, float] = {}
-        # The same by the monotonic clock, which nobody sets.
+        # The same by the monotonic clock, which does not jump.
         self._confirmed_at: dict[Key, float] = {}
         # Transfers that were cancelled, as the API said over the WebSocket.
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
 
-    def take_poll(
+    def accept_poll(
         self, items: Iterable[Transfer], has_result: Callable[[Key], bool]
     ) -> tuple[list[Transfer], list[TransferResult]]:
-        """Takes the answer of a poll. Returns new transfers, oldest first, and results to report again.
+        """Adds the transfers that a poll listed. Returns the new ones, oldest first, and results to report again.
 
-        The API seems to have lost the result of a finished transfer that it still lists.
-
-        `has_result` is True for a transfer whose result is in the journal and only has to be reported."""
+        Results are reported again if the API still lists a finished transfer: it seems to have lost the result.
+        `has_result`: whether the journal has the result of a transfer, which then only has to be reported."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
@@ -233,7 +234,7 @@ class Inbox:
                 self._missed[key] += 1
 
     def mark_staged(self, result: TransferResult) -> None:
-        """The transfer's file is staged, so there is nothing more to download. `result` reports that to the API."""
+        """Marks a transfer as downloaded and staged. `result` reports that to the API."""
         key = key_of(result)
         with self._changed:
             self._urls.setdefault(key, "")
@@ -241,18 +242,19 @@ class Inbox:
             self._staged[key] = result
 
     def has_work(self, items: Iterable[Transfer]) -> bool:
-        """Whether the API listed something that is not staged here."""
+        """Returns whether the API listed a transfer whose file is not staged here."""
         with self._changed:
             return any(key_of(item) not in self._staged for item in items)
 
     def listed_at(self, key: Key) -> float | None:
-        """When a poll last listed it, by the host's clock."""
+        """Returns when a poll last listed the transfer, by the host's clock."""
         with self._changed:
             return self._listed_at.get(key)
 
     def is_cancelled(self, key: Key) -> bool:
-        """True if the API said so, or two polls did not list it: its Job has ended. One poll is not enough, as the
-        index lags behind."""
+        """Returns whether the transfer was cancelled: the API said so, or two polls in a row did not list it.
+
+        One poll is not enough, because the API's index may be a moment behind."""
         with self._changed:
             return self._is_cancelled(key)
 
@@ -264,7 +266,7 @@ class Inbox:
         return key[0].partition("~")[0] in self._ended
 
     def end(self, transfer_id: str) -> None:
-        """The API has said that this transfer is not wanted any more; a poll may list it for a moment."""
+        """Marks a transfer as cancelled. Polls may still list it for a moment."""
         with self._changed:
             self._ended[transfer_id] = None
             if len(self._ended) > REMEMBERED:
@@ -272,7 +274,7 @@ class Inbox:
             self._changed.notify_all()
 
     def unconfirmed_seconds(self, key: Key) -> float:
-        """How long ago a poll last listed it."""
+        """Returns how many seconds ago a poll last listed the transfer."""
         with self._changed:
             return time.monotonic() - self._confirmed_at.get(key, float("-inf"))
 
@@ -281,7 +283,7 @@ class Inbox:
             return self._urls[key]
 
     def wait_for_new_url(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
-        """Waits for the URL of a later poll. Raises Cancelled or, after `wait` seconds, Stalled."""
+        """Waits until a poll brings a new URL. Raises Cancelled; or Stalled, after `wait` seconds."""
         self._trigger_poll()
         deadline = time.monotonic() + wait
         with self._changed:
@@ -299,10 +301,10 @@ class Inbox:
             self._progress[key] = percent
 
     def unreported(self) -> list[TransferResult]:
-        """Progress and staged files that were not reported yet."""
+        """Returns the progress and the staged files that were not reported yet."""
         with self._changed:
             changed = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
-            # One that has only been listed may be over before the next report: its result is enough then.
+            # A transfer that has made no progress may end before the next report: then its result is enough.
             progress = [(key, percent) for key, percent in changed if percent or key in self._waiting]
             self._waiting = set(self._progress)
             staged = [result for key, result in self._staged.items() if key not in self._staged_reported]
@@ -317,7 +319,7 @@ class Inbox:
         ]
 
     def mark_reported(self, results: Iterable[TransferResult]) -> None:
-        """The API has accepted these reports."""
+        """Remembers that the API has accepted these reports."""
         with self._changed:
             for result in results:
                 key = key_of(result)
@@ -337,12 +339,12 @@ class Inbox:
                 self._done.popitem(last=False)
 
     def drop(self, key: Key) -> None:
-        """Forgets a transfer; if it is listed again, it counts as new."""
+        """Forgets a transfer; if a poll lists it again, it counts as new."""
         with self._changed:
             self._forget(key)
 
     def active(self) -> int:
-        """The number of open transfers."""
+        """Returns the number of open transfers."""
         with self._changed:
             return len(self._urls) - len(self._staged)
 
@@ -369,7 +371,7 @@ FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm", "staged
 
 
 class Reporter:
-    """Sends everything from one thread, so that a result is never followed by older progress."""
+    """Sends all reports from one thread, so that older progress never follows a final result."""
 
     def __init__(self, client: Client, agent_id: str, inbox: Inbox, journal: Journal, *, every: float = 2.0) -> None:
         self._client = client
@@ -391,17 +393,17 @@ class Reporter:
         self.thread.start()
 
     def spread(self, seconds: float) -> None:
-        """Delays reports by about this many seconds, at random: hosts of a large Job must not report all at once."""
+        """Delays reports by about `seconds`, at random, so that the hosts of a large Job do not all report at once."""
         self._spread = min(float(seconds), LONGEST_SPREAD)
 
     def finished(self, result: TransferResult) -> None:
-        """Stores the result in the journal, then closes the transfer and wakes the thread."""
+        """Stores the result in the journal, closes the transfer and starts a report."""
         self._store(result)
         self._inbox.finish(result)
         self._wake.set()
 
     def wake(self) -> None:
-        """Reports without waiting for the next round."""
+        """Starts a report at once."""
         self._wake.set()
 
     def report_again(self, result: TransferResult) -> None:
@@ -422,11 +424,12 @@ class Reporter:
             return len(self._unsaved)
 
     def unreported(self) -> int:
-        """The number of results that the API has not accepted yet."""
+        """Returns the number of results that the API has not accepted yet."""
         return self._journal.pending_count() + self.unsaved()
 
     def drain(self, deadline: float) -> bool:
-        """Sends what is left and ends the thread. False if the API did not accept all in time: the journal keeps it."""
+        """Sends the remaining results, then ends the thread.
+        Returns False if some are left, which stay in the journal."""
         self._flush.set()
         while self._has_unreported() and time.monotonic() < deadline:
             self._wake.set()
@@ -466,7 +469,7 @@ class Reporter:
             self._inbox.mark_reported(some)
 
     def _has_unreported(self) -> bool:
-        """True also if the journal cannot be read: there may be results in it."""
+        """Returns whether there are results to report; True if the journal cannot be read, as it may have some."""
         try:
             return bool(self.unreported())
         except JournalError:

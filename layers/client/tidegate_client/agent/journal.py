@@ -1,4 +1,4 @@
-"""The journal on disk: results not reported yet, the newest content of each path, part files and staged files."""
+"""The agent's journal on disk (SQLite): unreported results, newest content of each path, part files, staged files."""
 
 from __future__ import annotations
 
@@ -51,32 +51,34 @@ CREATE TABLE IF NOT EXISTS applied (
 
 
 class AlreadyRunning(TidegateError):
-    """Another agent process holds this journal."""
+    """Another agent process has this journal open."""
 
 
 class JournalError(OSError):
-    """The journal could not be read or written, as when the disk is full."""
+    """The journal could not be read or written, for example because the disk is full."""
 
 
 class Applied(NamedTuple):
-    """The newest content of a path. If the process crashed before the rename, it is not in place yet."""
+    """The newest content of a path. It is recorded before the rename, so after a crash it may not be in place yet."""
 
     sequence: int
     signature: str
 
 
 class HiddenFile(NamedTuple):
-    """A file that is not in place yet: its own directory, and its name there, which only the agent knows.
+    """A file that is not in place yet, in a hidden directory of its own. Only the agent knows its name, `secret`.
 
-    Without a `secret`: a part file of version 1.0, itself at `path`."""
+    Without a `secret` it is a part file of version 1.0, itself at `path`."""
 
     path: Path
     secret: str
 
 
 class TreeRow(NamedTuple):
-    """An archive of a release that was unpacked: to `path`, for the release's `directory`. `hidden`: where it is until
-    it is moved there. Without a `signature`, it no longer has that content. `uid`: whom it was given to."""
+    """An archive of a release that was unpacked to `path`, for the release's `directory`.
+
+    `hidden`: where it is until it is moved to `path`. `signature` is empty once somebody has changed the tree. `uid`:
+    the owner of its files."""
 
     path: Path
     directory: Path
@@ -86,11 +88,12 @@ class TreeRow(NamedTuple):
 
 
 class _Damaged(sqlite3.DatabaseError):
-    """SQLite opened the file, and found that it is not consistent."""
+    """SQLite opened the file, but found it inconsistent."""
 
 
 class Journal:
-    """SQLite with full sync: a commit is on disk, and a crash within a transaction leaves the state before it."""
+    """The agent's SQLite journal.
+    A commit is on disk; after a crash within a transaction, the earlier state is found."""
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -129,7 +132,7 @@ class Journal:
         return connection
 
     def _replace_unreadable(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
-        """Renames an unreadable journal, as after a disk error, and starts a new one that records the time."""
+        """Renames an unreadable journal, for example after a disk error, and starts a new one that records the time."""
         renamed = self._file.with_name(f"{self._file.name}.unreadable-{int(self._now())}")
         log.error(
             "the journal cannot be read: it is renamed to %s, and a new one is used; unreported results are lost: %s",
@@ -143,9 +146,9 @@ class Journal:
         return connection
 
     def begin_process(self) -> str:
-        """A new random id for this process, and after a space that of the process before it, if there was one.
+        """Returns a new random id for this process, followed by a space and the previous process's id if there was one.
 
-        A restarted agent names its predecessor, so it is not taken for a second host."""
+        A restarted agent names its predecessor, so that the API does not take it for a second host."""
         instance = secrets.token_hex(8)
         rows = self._read("SELECT instance FROM process")
         # On a full disk the next process names an older one, and counts as new.
@@ -175,7 +178,7 @@ class Journal:
             connection.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
 
     def stage(self, key: Key, body: str, path: Path) -> None:
-        """Records a staged file. It is then no longer a part file, so no transfer reuses it and no sweep removes it."""
+        """Records a staged file. It stops being a part file: no transfer resumes it, and no sweep deletes it."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
             connection.execute("DELETE FROM hidden_files WHERE path = ?", (os.fspath(path),))
@@ -192,7 +195,7 @@ class Journal:
         return Applied(*rows[0]) if rows else None
 
     def apply(self, path: Path, applied: Applied | None) -> None:
-        """Stores the newest content of a path. Call it before the rename: after a crash, older content is refused."""
+        """Records the newest content of a path. Call it before the rename: after a crash, older content is refused."""
         with self._writing() as connection:
             connection.execute("DELETE FROM applied WHERE path = ?", (os.fspath(path),))
             if applied:
@@ -215,7 +218,7 @@ class Journal:
             connection.execute("DELETE FROM releases WHERE name = ?", (name,))
 
     def keep(self, directory: Path, signature: str, hidden: HiddenFile) -> None:
-        """Records content of a release that is kept beside its place. It is then no longer a part file."""
+        """Records content of a release that is kept beside its path. It stops being a part file."""
         row = (os.fspath(directory), signature, os.fspath(hidden.path), hidden.secret)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", row)
@@ -234,13 +237,13 @@ class Journal:
         return HiddenFile(Path(rows[0][0]), rows[0][1]) if rows else None
 
     def kept(self) -> list[tuple[Path, str]]:
-        """The directory and the SHA-256 of every content that is kept."""
+        """Returns directory and SHA-256 of every kept content."""
         return [
             (Path(directory), signature) for directory, signature in self._read("SELECT directory, signature FROM kept")
         ]
 
     def keep_tree(self, row: TreeRow, entries: bytes) -> None:
-        """Records a tree, or its new `entries`. It is then no longer a part file."""
+        """Records an unpacked tree, or its new `entries`. It stops being a part file."""
         hidden = os.fspath(row.hidden.path)
         values = (
             os.fspath(row.path),
@@ -277,7 +280,7 @@ class Journal:
             connection.execute("DELETE FROM trees WHERE path = ?", (os.fspath(row.path),))
 
     def part_opened(self, part: HiddenFile, content: Path) -> None:
-        """`content` names the file's destination and its content, for the next transfer of it."""
+        """Records a part file. `content` identifies target path and content, by which the next transfer finds it."""
         row = (os.fspath(part.path), self._now(), os.fspath(content), part.secret)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO hidden_files VALUES (?, ?, ?, ?)", row)
@@ -293,7 +296,7 @@ class Journal:
         return HiddenFile(Path(rows[0][0]), rows[0][1]) if rows else None
 
     def parts(self) -> list[tuple[HiddenFile, float]]:
-        """Part files and the time they were last opened, oldest first."""
+        """Returns the part files and when each was last opened, oldest first."""
         rows = self._read("SELECT path, secret, since FROM hidden_files ORDER BY since")
         return [(HiddenFile(Path(path), secret), float(since)) for path, secret, since in rows]
 
@@ -310,7 +313,7 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, rolled back on any error."""
+        """Runs one transaction, which is rolled back on any error."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""The options of one agent."""
+"""The options with which an agent is started."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grant:
-    """What the project of a further login (`--also`) may do on this host: nothing that is not named for it.
+    """The permits of one more project that the agent serves (`--also`). It may do nothing that is not listed here.
 
-    `limit_rate` applies to its own downloads, besides the limit of the host."""
+    `limit_rate` applies to this project's downloads, in addition to the host's own limit."""
 
     permits: Permits
     container_root: Path | None = None
@@ -28,7 +28,10 @@ class Grant:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """`patience`: seconds without a byte after which a download is postponed and its worker takes another."""
+    """The options of one agent.
+
+    `patience`: a download that receives no byte for so many seconds is postponed, and its worker takes another
+    transfer."""
 
     agent_id: str
     root: Path
@@ -52,13 +55,13 @@ class AgentOptions:
     push: bool = True
     # Whether Jobs may install new versions of the agent itself.
     self_update: bool = False
-    # The public keys of which one must have signed a new version.
+    # The file with the public keys; one of them must have signed a new version.
     release_key: Path | None = None
     allow_downgrade: bool = False
     # Programs that releases may run on this host, by name, and loopback ports on which they may check its health.
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     check_ports: frozenset[int] = frozenset()
-    # Bytes a second at which what releases put in place is read again; None: only what `stat` shows as changed is.
+    # Bytes a second at which files of releases are read again to find changes. None: only files whose metadata changed.
     check_rate: int | None = 1024**2
     zone: str | None = None
     report_every: float = 2.0
@@ -69,7 +72,7 @@ class AgentOptions:
 
 
 def no_permits(profile: str) -> Permits:
-    """The permits of a further login for which none were given."""
+    """Returns permits that refuse everything, for a login of `--also` without --allow-dir and --allow-user."""
     return Permits(
         refusal=f"this host grants the project of the login {profile!r} nothing: start its agent with "
         f"--allow-dir {profile}=DIR and --allow-user {profile}=USER"

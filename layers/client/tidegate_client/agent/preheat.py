@@ -1,4 +1,4 @@
-"""Content staged ahead of its activation, and the switch at the given time."""
+"""Files that are downloaded before their `activate_at` (staged), and put in place at that time."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # --- model
-# Staged files: downloaded before the time at which they are to be put in place. No I/O.
+# Staged files: downloaded before they are to be put in place. No I/O here.
 
 # How long after `activate_at` a restarted agent waits for the API to confirm that the file is still wanted.
 CONFIRM_SECONDS = 60.0
-# How recently a poll must have listed a file whose Job has ended by the host's clock.
+# If a Job has ended by the host's clock, a poll must have listed the file within this time.
 RECENT_SECONDS = 30.0
 # Not stored: URLs expire within minutes, and the swarm's tokens are secrets that only its session needs.
 _LEFT_OUT = frozenset({"url", "swarm", "expires_at"})
 
 
 class FileMetadata(NamedTuple):
-    """File system metadata, which shows without reading the file whether it was changed."""
+    """File system metadata, by which a change of a file is noticed without reading it."""
 
     device: int
     inode: int
@@ -49,7 +49,7 @@ class FileMetadata(NamedTuple):
 
 
 class StagedFile(NamedTuple):
-    """A file that waits for its activation under `name` (see `HiddenFile`). `path`: where it then belongs."""
+    """A downloaded file that waits for its activation under a hidden `name`. `path`: its final path."""
 
     name: str
     path: str
@@ -63,7 +63,7 @@ class StagedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Staged:
-    """`figures` of the download are reported with the result."""
+    """A transfer whose file is staged. `figures`: those of its download, which are reported with the result."""
 
     transfer: Transfer
     file: StagedFile
@@ -71,7 +71,7 @@ class Staged:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError or TypeError for an unreadable time, which would stop the switcher later."""
+        """Raises ValueError or TypeError for an unreadable time, which would otherwise stop the switcher later."""
         _ = self.activate_at, self.activate_until
 
     @property
@@ -84,7 +84,7 @@ class Staged:
 
     @property
     def activate_until(self) -> float:
-        """When the Job ends. Without it, the API must confirm any switch after `activate_at`."""
+        """When the Job ends. Without that time, the API must confirm any switch after `activate_at`."""
         until = self.transfer.get("activate_until")
         return moment(until).timestamp() if until else self.activate_at
 
@@ -102,7 +102,7 @@ class Staged:
 
 
 def activation_of(transfer: Transfer) -> float | None:
-    """When the file is to be put in place (seconds since 1970); None: on arrival."""
+    """Returns when the file is to be put in place (Unix time); None: as soon as it is downloaded."""
     at = transfer.get("activate_at")
     return moment(at).timestamp() if at else None
 
@@ -115,12 +115,12 @@ class Action(Enum):
 
 
 def next_action(staged: Staged, now: float, *, cancelled: bool, listed_at: float | None, known_since: float) -> Action:
-    """What to do with a staged file now.
+    """Decides what to do with a staged file now: wait, ask the API, put it in place, or remove it.
 
-    `listed_at`: when a poll of this process last listed it. `known_since`: when this process staged or loaded it.
-    A running agent switches by its own clock, whether it reaches the API or not. A restarted one first waits for the
-    API's confirmation, for a while, since the Job may have been cancelled. After the Job's end it switches only if the
-    API still lists the transfer."""
+    `listed_at`: when a poll of this process last listed it. `known_since`: when this process staged or loaded it. A
+    running agent switches by its own clock, even if it cannot reach the API. A restarted one first waits for a while
+    for the API's confirmation, because the Job may have been cancelled. After the Job's end, a file is put in place
+    only if the API still lists the transfer."""
     if cancelled:
         return Action.REMOVE
     if now < staged.activate_at:
@@ -159,7 +159,8 @@ def staged_result(staged: Staged) -> TransferResult:
 
 
 def figures_of(moved: int, start: float, seconds: float) -> dict[str, Any]:
-    """Size, speed and times of a transfer. Its end is computed from the monotonic clock: the wall clock may jump."""
+    """Returns size, speed and times of a transfer.
+    The end is computed by the monotonic clock, as the wall clock may jump."""
     speed = int(moved / max(seconds, 0.001))
     return {"size": moved, "speed": speed, "start_time": iso(start), "end_time": iso(start + seconds)}
 
@@ -178,7 +179,7 @@ def metadata_of(file: BinaryIO) -> FileMetadata:
 
 
 def keep_staged(place: Place, part: Part) -> StagedFile:
-    """Makes the verified part file the staged file. It stays hidden until the switch."""
+    """Turns a verified part file into the staged file. It stays hidden until the switch."""
     part.file.flush()
     os.fsync(part.file.fileno())
     for directory in (part.directory, place.directory):
@@ -189,9 +190,9 @@ def keep_staged(place: Place, part: Part) -> StagedFile:
 
 @contextlib.contextmanager
 def opened_unchanged(place: Place, staged: Staged) -> Iterator[Part | None]:
-    """Yields the staged file; None if it is gone. Raises StagedFileLost if its content was changed.
+    """Opens the staged file; yields None if it is gone. Raises StagedFileLost if its content was changed.
 
-    It is read and hashed only if its metadata changed."""
+    The file is read and hashed only if its metadata changed."""
     transfer = staged.transfer
     with open_hidden(place.directory, staged.file.hidden) as part:
         if part is not None and metadata_of(part.file) != staged.file.metadata:
@@ -224,12 +225,13 @@ class _Entry:
 
 
 def _order(entry: _Entry) -> tuple[float, int]:
-    """By time; of two contents for the same moment the newer first, so that the older is never in place."""
+    """Sorts by time.
+    Of two contents for the same moment, the newer is first, so that the older is never put in place."""
     return entry.staged.activate_at, -(entry.staged.transfer.get("sequence") or 0)
 
 
 class Switcher:
-    """Puts staged files in place at their `activate_at`, in a thread of its own: workers may be busy downloading."""
+    """Puts staged files in place at their `activate_at`, in a thread of its own, because workers may be busy."""
 
     def __init__(
         self,
@@ -241,7 +243,7 @@ class Switcher:
         trigger_poll: Callable[[], None],
         stopping: threading.Event,
     ) -> None:
-        """`switch` puts the file in place, `remove` removes a staged file; `finish` reports the result."""
+        """`switch` puts a file in place, `remove` deletes a staged file, `finish` reports the result."""
         self._journal = journal
         self._inbox = inbox
         self._switch = switch
@@ -289,7 +291,7 @@ class Switcher:
             self._changed.notify_all()
 
     def run_due(self) -> float:
-        """Does everything that is due. Returns the seconds until the next call."""
+        """Handles the files that are due; returns the seconds until it should be called again."""
         with self._changed:
             waiting = sorted(self._waiting.values(), key=_order)
         for entry in waiting:

@@ -1,10 +1,9 @@
-"""Releases on the host: asks for its goals, puts whole revisions in place, runs hooks and checks, goes back by itself.
+"""Releases on a host: gets the goals from the API, puts whole revisions in place, checks them, and rolls back.
 
-A revision is switched as a whole. All its files are on the host before the journal says that the switch has begun; from
-then on a restart finishes it. A former file stays beside its successor as a hidden file, so going back is a rename. If
-a hook or a check fails, also while the revision soaks, the former files return at once, and the revision is refused on
-this host for good.
-"""
+A revision is switched as a whole. The journal records that a switch has begun only when all files are on the host;
+from then on a restart finishes it. A replaced file stays beside the new one as a hidden file, so a rollback is a
+rename. If a hook or a check fails, even later while the revision soaks, the replaced files return at once, and this
+host refuses the revision for good."""
 
 from __future__ import annotations
 
@@ -63,22 +62,22 @@ from tidegate_client.uploads import sha256_of_stream
 
 log = logging.getLogger("tidegate.agent")
 
-# Files are looked at this often, and their content is read only if something about them has changed.
+# Files' metadata is compared this often; their content is read only if the metadata has changed.
 DRIFT_EVERY = 300.0
-# Between two readings of all content that is in place, which take as long as `--check-rate` lets them.
+# Pause between two readings of all content in place. How long a reading takes depends on `--check-rate`.
 READ_EVERY = 3600.0
-# A goal that is not reached is asked for again after this time, since its transfer may have failed; then after twice as
-# long, and so on: a fleet whose release is paused for days must not ask all the time.
+# If a goal is not reached, the host asks again after this time, because a transfer may have failed; then after twice as
+# long, and so on, because the release of a whole fleet may be paused for days.
 ASK_AGAIN, LONGEST_ASK_AGAIN = 90.0, 3600.0
-# A transfer that takes longer may be lost: its content is asked for again.
+# If a transfer takes longer, it may be lost: its content is requested again.
 LONGEST_TRANSFER = 3600.0
 HOOK_SECONDS = 300
 CHECK_PAUSE = 1.0
 MOST_OUTPUT = 4096
 MOST_DRIFT = 20
-# So many releases a project has, and so many reports the API takes.
+# A project has at most this many releases, and the API accepts at most this many reports in a call.
 MOST_REPORTS = 200
-# What a retry does not help against: the revision has failed on this host.
+# Errors that a retry cannot mend: the revision has failed on this host.
 HOPELESS = frozenset(
     {Code.PATH_REFUSED, Code.OWNER_REFUSED, Code.NO_SPACE, Code.WRITE_FAILED, Code.DIRECTORY_MOVED, Code.WRONG_CONTENT}
 )
@@ -90,14 +89,14 @@ Goal = dict[str, Any]
 
 @dataclass(frozen=True)
 class Hook:
-    """A program that the host's operator allowed by name. It gets no arguments; `user`: whom it runs as."""
+    """A program that the host's operator allowed by name. It gets no arguments. `user`: the user that it runs as."""
 
     path: Path
     user: str | None = None
 
 
 def allowed_hook(text: str) -> tuple[str, Hook]:
-    """NAME=PATH or NAME=USER:PATH. UsageError if another user than root could change the program."""
+    """Parses NAME=PATH or NAME=USER:PATH. Raises UsageError if a user other than root could change the program."""
     name, equals, rest = text.partition("=")
     user, colon, path = rest.rpartition(":")
     hook = Hook(Path(path), user if colon else None)
@@ -117,7 +116,7 @@ def allowed_hook(text: str) -> tuple[str, Hook]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a hook or a check ended."""
+    """The result of a hook or a check."""
 
     code: int
     output: str = ""
@@ -128,14 +127,16 @@ class Ran:
 
 
 def _readable(output: bytes) -> str:
-    """The end of a program's output, without control characters and secrets."""
+    """Returns the end of a program's output, without control characters and secrets."""
     text = output[-4 * MOST_OUTPUT :].decode("utf-8", "replace")
     text = "".join(char for char in text if char.isprintable() or char in "\n\t")
     return _SECRET.sub(lambda found: (found[1] or found[2] or "") + "…", text)[-MOST_OUTPUT:]
 
 
 def _as_user(name: str | None) -> dict[str, Any]:
-    """What makes a program run as the user and in the user's groups: Python alone would keep those of the agent."""
+    """Returns the options with which a program runs as the user and with the user's groups.
+
+    Without them, Python would keep the agent's groups."""
     if name is None:
         return {}
     user = pwd.getpwnam(name)
@@ -146,7 +147,7 @@ def _as_user(name: str | None) -> dict[str, Any]:
 
 
 def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
-    """Runs the program without a shell, arguments or input, in a process group that ends with it."""
+    """Runs a hook without a shell, arguments or input. All processes that it started are ended with it."""
     clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **environment}
     # The operator of the host has named the program; the API only its name.
     process = subprocess.Popen(  # noqa: S603
@@ -187,7 +188,7 @@ def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
 
 
 def check_url(pool: urllib3.PoolManager, url: str, seconds: float, stopping: threading.Event) -> Ran:
-    """Asks the page until it answers 2xx, for at most so many seconds."""
+    """Requests a page until it answers 2xx, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         left, found = max(0.1, deadline - time.monotonic()), [Ran(0, "no answer in time", passed=False)]
@@ -214,9 +215,9 @@ def _ask_page(pool: urllib3.PoolManager, url: str, seconds: float, found: list[R
 
 @dataclass(frozen=True)
 class SwitchedFile:
-    """A file of a switch: what is to be there, and the hidden file that has what was there before, if anything was.
+    """A file of a switch: the new content, and the hidden file that has the replaced one, if there was one.
 
-    `link`, of a tree: where its symlink is to lead, and where it led before, if there was one."""
+    `link`, for a tree: the new and the previous target of its symlink; the previous is None if there was no symlink."""
 
     file: GoalFile
     aside: tuple[str, str] | None = None
@@ -234,7 +235,7 @@ class SwitchedFile:
 
 @dataclass(frozen=True)
 class State:
-    """What the journal has of one release. `active` rises also when a revision fails here."""
+    """The journal's record of one release. `active` is the last revision that was put in place, or that failed here."""
 
     name: str
     # The last goal that the API gave.
@@ -246,18 +247,18 @@ class State:
     hook: dict[str, Any] | None = None
     health: dict[str, Any] | None = None
     drift: tuple[str, ...] = ()
-    # The files in place, each with what `stat` said after the switch, their revision, and when they were last compared
-    # with what they should be. That time alone is no reason to write the journal, or to call the API.
+    # The files in place, each with its metadata after the switch; their revision; when they were last checked. If only
+    # that time has changed, neither the journal is written nor the API called.
     files: tuple[GoalFile, ...] = ()
     placed: int = 0
     checked_at: str | None = None
-    # The switch that has begun and is not over, and its revision.
+    # The switch that has begun and has not ended, and its goal.
     begun: tuple[SwitchedFile, ...] = ()
     begun_goal: Goal | None = None
     # The contents of former revisions, newest first.
     former: tuple[tuple[str, ...], ...] = ()
-    # The last switch while it can be undone, to the files `before` it: until its check need not be repeated any more
-    # (Unix time), or until it has gone back.
+    # The last switch, as long as it can be undone: until its soak time has passed (Unix time), or it was undone.
+    # `before` has the files that it replaced.
     soaks_until: float = 0.0
     soaking: tuple[SwitchedFile, ...] = ()
     before: tuple[GoalFile, ...] = ()
@@ -266,9 +267,9 @@ class State:
     @classmethod
     def from_json(cls, text: str) -> State:
         names = {each.name for each in fields(cls)}
-        # A newer agent, whose update was taken back, may have written more.
+        # A newer agent, whose update was rolled back, may have written more fields.
         data = {name: value for name, value in json.loads(text).items() if name in names}
-        # Journals of older agents do not say it. What was there before a failure is not known then.
+        # Journals of older agents lack this field. After a failure, the revision in place is unknown then.
         data.setdefault("placed", data["active"] if data["state"] == "current" else 0)
         data |= {name: tuple(map(SwitchedFile.from_json, data.get(name, ()))) for name in ("begun", "soaking")}
         data |= {name: tuple(data.get(name, ())) for name in ("drift", "files", "before")}
@@ -279,11 +280,11 @@ class State:
 
     @property
     def goes_back(self) -> bool:
-        """Whether its hook or check failed, and what was there before is not all back yet."""
+        """Whether a hook or check failed, and the replaced files are not all back yet."""
         return self.state == "failed" and bool(self.soaking)
 
     def report(self) -> dict[str, Any] | None:
-        """What the API is told; None if the host has nothing of the release."""
+        """Returns the report for the API; None if the host has nothing of the release."""
         found: dict[str, Any] = {"drift": list(self.drift), "checked_at": self.checked_at if self.placed else None}
         if self.staged > self.active:
             state, revision, found = "staged", self.staged, found | {"placed": self.placed}
@@ -301,14 +302,16 @@ def _now() -> str:
 
 
 def _heals(state: State) -> bool:
-    """Whether its goal is what is in place, and wants it repaired. A repair that failed is not tried again."""
+    """Returns whether changed files should be repaired: the goal asks for it, and its revision is in place.
+
+    A repair that failed is not tried again."""
     goal = state.goal
     is_here = goal is not None and (goal["revision"], "current") == (state.active, state.state)
     return bool(goal and goal["heal"] and state.drift and is_here)
 
 
 def _said(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What of the reports is worth a call."""
+    """Returns the reports without `checked_at`, whose change alone is not worth a call to the API."""
     return [{name: value for name, value in report.items() if name != "checked_at"} for report in reports]
 
 
@@ -337,6 +340,8 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class HostReleases:
+    """The releases of one host: asks the API for goals and makes the host match them."""
+
     client: Client
     agent_id: str
     delivery: Delivery
@@ -344,24 +349,24 @@ class HostReleases:
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     # Loopback ports on which checks may be made.
     check_ports: frozenset[int] = frozenset()
-    # How fast the content in place is read again.
+    # The rate at which the content in place is read again.
     check_rate: RateLimit | None = None
-    # Directory and SHA-256 of what was read and is not right.
+    # Directory and SHA-256 of files that were read and have other content.
     _suspects: set[tuple[str, str]] = field(default_factory=set)
     _look_at: float = 0.0
-    # Whether somebody wants it to ask now; else it asks from this time on, if it needs to.
+    # Whether the API must be asked now. Otherwise it is asked after `_ask_at`, if necessary.
     _was_told: bool = False
     _ask_at: float = 0.0
-    # What this process has reported last.
+    # The last reports of this process.
     _reported: list[dict[str, Any]] = field(default_factory=list)
     # Contents that are not where a release needs them, though the host may have them elsewhere.
     _lacking: dict[str, set[str]] = field(default_factory=dict)
-    # Contents that were sent to this host, and until when it does not ask for them again.
+    # Contents that are on their way to this host, and until when they are not requested again.
     _coming: dict[str, float] = field(default_factory=dict)
     _states: dict[str, State] = field(default_factory=dict)
     _wake: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    # By release and signature, why the present revision's content did not come.
+    # By release and SHA-256: why the content of the current revision could not be delivered.
     _not_delivered: dict[tuple[str, str], tuple[Code, str]] = field(default_factory=dict)
 
     def load(self) -> None:
@@ -372,7 +377,8 @@ class HostReleases:
     # --- for the other parts of the agent
 
     def told(self) -> str:
-        """The goals that the API gave last, as a short text, which polls carry."""
+        """Returns a short hash of the last goals from the API.
+        Polls send it, so that the API notices outdated goals."""
         with self._lock:
             goals = sorted((state.goal for state in self._states.values() if state.goal), key=lambda goal: goal["name"])
         hashed = hashlib.sha256()
@@ -382,12 +388,13 @@ class HostReleases:
 
     @property
     def allows(self) -> str | None:
-        """The hooks and ports that releases may use, for the API, which then refuses others at once."""
+        """The hooks and ports that releases may use. The API then refuses releases that need others."""
         text = ",".join([*sorted(self.hooks), *(f":{port}" for port in sorted(self.check_ports))]) or "-"
         return text if len(text) <= 1000 else None
 
     def trigger(self, within: float = 0.0) -> None:
-        """Lets it ask within that many seconds, at random: the API names more if it tells thousands of hosts."""
+        """Makes the loop ask the API within so many seconds, at random.
+        The API sends a longer time to thousands of hosts."""
         if within <= 0:
             self._wake.set()
             return
@@ -396,7 +403,7 @@ class HostReleases:
         later.start()
 
     def owner_of(self, file: Path, besides: str = "") -> str | None:
-        """The release that has put this file in place, if it is not the one `besides`."""
+        """Returns the release that put this file in place; None if there is none, or it is the release `besides`."""
         with self._lock:
             states = list(self._states.values())
         for state in states:
@@ -411,17 +418,17 @@ class HostReleases:
         return mine == path or bool(one.get("unpack") and mine.parent / RELEASES in path.parents)
 
     def _with_path(self, file: GoalFile) -> GoalFile:
-        """The file with its path on this host, without symlinks."""
+        """Returns the file with its path on this host, in which all symlinks are resolved."""
         with self._place(file) as place:
             return file | {"at": os.fspath(place.path / _name_of(file))}
 
     def coming(self, transfer: Transfer, seconds: float = LONGEST_TRANSFER) -> None:
-        """A transfer begins: for so long its content is not asked for again."""
+        """Notes that a transfer has begun: for `seconds`, its content is not requested again."""
         if transfer.get("release"):
             self._coming[transfer["signature"]] = time.monotonic() + seconds
 
     def delivered(self, transfer: Transfer, error: Exception | None = None) -> None:
-        """A transfer of a release ended: its content is on the host, or is not."""
+        """Notes that a transfer of a release has ended: its content is on the host, or `error` says why not."""
         self._coming.pop(transfer["signature"], None)
         if error is not None:
             self._not_delivered[transfer.get("release") or "", transfer["signature"]] = (code_of(error), str(error))
@@ -436,7 +443,7 @@ class HostReleases:
         backoff = Backoff(longest=300.0)
         pause, again = 0.0, ASK_AGAIN
         while not self.stopping.is_set():
-            # Cleared only if it was seen: a trigger that comes as the pause ends is for the next turn.
+            # Cleared only if it was seen: a trigger at the end of the pause is handled in the next turn.
             if self._wake.wait(pause):
                 self._wake.clear()
                 again, self._was_told = ASK_AGAIN, True
@@ -445,7 +452,7 @@ class HostReleases:
             try:
                 if self._was_told or (self._needs_asking() and time.monotonic() >= self._ask_at):
                     self._round()
-                    # Not before: a call that failed is repeated.
+                    # Not earlier: a call that failed has to be repeated.
                     self._was_told = False
                     self._ask_at, again = time.monotonic() + again, min(2 * again, LONGEST_ASK_AGAIN)
                 self._soak()
@@ -462,7 +469,7 @@ class HostReleases:
                 log.warning("asking for the goals of releases failed, next attempt in %.1f s: %s", pause, error)
 
     def _needs_asking(self) -> bool:
-        """Also if the API does not know what is here: it did not answer, or the agent was killed before it told it."""
+        """Returns whether to call the API: a goal is not reached, or the API does not know the host's current state."""
         return _said(self._reports()) != self._reported or any(
             self._is_behind(state) or _heals(state) or state.begun or state.goes_back for state in self._states.values()
         )
@@ -481,19 +488,19 @@ class HostReleases:
         return min(max(0.1, left), DRIFT_EVERY) if self._needs_asking() else DRIFT_EVERY
 
     def _round(self) -> None:
-        """Asks, converges, and reports until there is nothing new to report."""
+        """Asks for goals, converges to them and reports, until there is nothing new to report."""
         self._finish_begun()
         for _ in range(5):
             if self.stopping.is_set():
                 return
             now = time.monotonic()
-            # Before what is here: a content that arrives in between is in both, not in neither.
+            # Read before `_contents`: content that arrives in between must be in one of the two lists.
             coming = [signature for signature, until in list(self._coming.items()) if until > now]
             sent = (self._reports(), self._contents())
             goals = self.client.agents.ask(self.agent_id, sent[0][:MOST_REPORTS], sorted({*sent[1], *coming})[:2000])
             self._reported = _said(sent[0])
             self._note_goals(goals)
-            # Each file of a release that arrives makes the host ask: the others must not be sent once more each time.
+            # The host asks after each file that arrives; the files that are still on their way must not be sent again.
             self._coming |= {signature: now + ASK_AGAIN for goal in goals for signature in goal.get("sending", ())}
             for goal in goals:
                 try:
@@ -513,7 +520,7 @@ class HostReleases:
         return [report for state in self._states.values() if (report := state.report())]
 
     def _contents(self) -> list[str]:
-        """The contents that the host has, kept or in place."""
+        """Returns the SHA-256 of every release content that the host has, kept or in place."""
         kept = {signature for _, signature in self.delivery.journal.kept()}
         drifted = {file["signature"] for state in self._states.values() if state.drift for file in state.files}
         trees = {row.signature for row in self.delivery.journal.trees()} - drifted - {""}
@@ -528,13 +535,13 @@ class HostReleases:
         wanted = {goal["name"]: goal for goal in goals}
         for name in list(self._states):
             if name not in wanted and not self._states[name].begun:
-                # Deleted, or no longer for this host. Its files stay.
+                # The release was deleted, or is no longer for this host. Its files stay.
                 self._settle(self._states[name])
                 self._forget(name)
         for name, goal in wanted.items():
             state = self._states.get(name) or State(name)
             if state.goal and state.goal["revision"] != goal["revision"]:
-                # A transfer that was sent twice may have failed twice.
+                # The same transfer may have been sent, and have failed, more than once.
                 for key in [key for key in list(self._not_delivered) if key[0] == name]:
                     self._not_delivered.pop(key, None)
             self._save(replace(state, goal=goal))
@@ -570,7 +577,7 @@ class HostReleases:
                 code, message = self._not_delivered.pop((state.name, file["signature"]), (Code.DONE, ""))
                 if code in HOPELESS:
                     raise Refused(f"{file['file_name']} cannot be brought to this host: {message}")
-            # All of them until they are looked for: `delivered` takes out what arrives meanwhile.
+            # All contents, before they are looked up: `delivered` removes those that arrive meanwhile.
             told = self._lacking[state.name] = {file["signature"] for file in goal["files"]}
             lacking = {file["signature"] for file in goal["files"] if not self._has(file, goal["revision"])}
             told &= lacking
@@ -585,11 +592,11 @@ class HostReleases:
             log.info("release %s: revision %d is staged", state.name, goal["revision"])
             self._save(replace(state, staged=goal["revision"]))
             return
-        # All content is here. From now on a restart goes on with this revision.
+        # All content is here. From now on, a restart finishes this revision.
         self._finish(self._save(replace(state, begun=plan, begun_goal=goal)), goal)
 
     def _require_allowed(self, goal: Goal) -> None:
-        """Refused, before anything is changed, if the host's operator did not allow the hook or the check."""
+        """Raises Refused if the host's operator did not allow the hook or the check. Nothing is changed before this."""
         health = goal.get("health") or {}
         for name in filter(None, (goal.get("hook"), health.get("hook"))):
             if name not in self.hooks:
@@ -600,7 +607,7 @@ class HostReleases:
                 raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
 
     def _waits_for_another(self, goal: Goal) -> bool:
-        """Whether another release has one of the paths, and is to give it up. Refused if it is to keep it."""
+        """Returns whether another release has one of the paths and is to give it up; raises Refused if it keeps it."""
         for file in goal["files"]:
             path = Path(self._with_path(file)["at"])
             owner = self.owner_of(path, goal["name"])
@@ -622,7 +629,7 @@ class HostReleases:
         return False
 
     def _has(self, file: GoalFile, revision: int) -> bool:
-        """Whether the content is on the host: beside its place, or in place. An archive is unpacked."""
+        """Returns whether the host has the content of a file, kept or in place. Unpacks it if it is an archive."""
         with self._place(file) as place:
             if not file.get("unpack"):
                 return self.delivery.has_content_of(place, file["signature"], file["size"])
@@ -635,7 +642,7 @@ class HostReleases:
         return self._place(file | {"target_file_dir": f"{file['target_file_dir'].rstrip('/')}/{RELEASES}"})
 
     def _has_tree(self, file: GoalFile, place: Place, beside: Place) -> bool:
-        """Whether the archive was unpacked before, and the tree is as it was then."""
+        """Returns whether the archive was unpacked before and nobody has changed the tree since."""
         journal = self.delivery.journal
         row = journal.tree(place.path, file["signature"])
         if row is None:
@@ -646,13 +653,14 @@ class HostReleases:
         if changes:
             log.warning("%s was changed, and is not used again: %s", row.path, changes[0])
             journal.disown_tree(row)
-            # A transfer that began before found the tree here and brought nothing: the archive is asked for again.
+            # An earlier transfer found the tree here and downloaded nothing, so the archive must be requested again.
             self._coming.pop(file["signature"], None)
             self.trigger()
         return not changes
 
     def _unpack(self, file: GoalFile, place: Place, beside: Place, revision: int) -> bool:
-        """Unpacks the archive, then removes it. False if it is not here; Refused if it cannot be unpacked."""
+        """Unpacks an archive, then deletes it.
+        Returns False if it is not here; raises Refused if it cannot be unpacked."""
         journal = self.delivery.journal
         kept = journal.kept_file(place.path, file["signature"])
         if kept is None:
@@ -680,7 +688,7 @@ class HostReleases:
         return True
 
     def _point(self, place: Place, target: str | None) -> None:
-        """Lets the symlink `current` lead to a tree, or where it led before."""
+        """Makes the symlink `current` lead to `target`; None removes it."""
         if leads_to(place) == target:
             return
         hidden = new_hidden(place.path)
@@ -692,7 +700,8 @@ class HostReleases:
 
     @contextlib.contextmanager
     def _place(self, file: GoalFile) -> Iterator[Place]:
-        """The place of a file on this host. Raises Refused if the host does not permit the directory or the user."""
+        """Opens the directory of a file on this host.
+        Raises Refused if the host does not permit the directory or the user."""
         try:
             with self.delivery.place(cast(Transfer, {**file, "container_id": ""})) as place:
                 yield place
@@ -714,7 +723,7 @@ class HostReleases:
     # --- the switch
 
     def _plan(self, goal: Goal) -> tuple[SwitchedFile, ...]:
-        """What is to be put in place, with what is there now. Refused if something there cannot be replaced."""
+        """Returns the files to put in place, with those that they replace. Raises Refused if one cannot be replaced."""
         plan = []
         for file in goal["files"]:
             with self._place(file) as place:
@@ -758,17 +767,17 @@ class HostReleases:
         hook = self._run_named(goal.get("hook"), environment, HOOK_SECONDS)
         health = self._check(goal, environment) if hook is None or hook.passed else None
         failed = next((ran for ran in (hook, health) if ran is not None and not ran.passed), None)
-        # What a rollback has replaced was taken back: it does not return, even if the host is not well without it.
+        # A rollback is not undone, even if its check fails: it replaced the revision that was rejected.
         is_rollback, reason = bool(goal.get("rollback_to")), None
         ran: dict[str, Any] = {"hook": hook.as_data() if hook else None, "health": health.as_data() if health else None}
         before: dict[str, Any] = {"soaking": state.begun, "before": state.files, "placed_before": state.placed}
         if failed is not None:
             if self.stopping.is_set():
-                # Nothing is known: the agent's stop has ended it. The next start finishes the switch.
+                # The result is unknown: the stop of the agent has ended the hook. The next start finishes the switch.
                 return
             reason = f"the {'hook' if failed is hook else 'health check'} failed with {failed.code}"
             if not is_rollback:
-                # Recorded first: after a kill, the rest of it goes back too.
+                # Recorded first: after a kill, the next start finishes the rollback.
                 self._go_back(self._fail(state, goal, reason, **before, **ran))
                 return
             log.warning("release %s: %s after the rollback to revision %d", state.name, reason, goal["rollback_to"])
@@ -795,7 +804,7 @@ class HostReleases:
             self._prune()
 
     def _put(self, one: SwitchedFile, *, needed_again: bool) -> None:
-        """Puts one file in place; what was there stays under its hidden name. Does nothing if it is there already.
+        """Puts one file in place and keeps the replaced one under its hidden name. Does nothing if it is there already.
 
         `needed_again`: another file of the same directory has the same content."""
         file = one.file
@@ -815,7 +824,7 @@ class HostReleases:
                 self._put_copy(place, file, mode)
 
     def _put_kept(self, place: Place, file: GoalFile, mode: int | None) -> bool:
-        """Puts the kept former content in place. False if the host has not kept it, or it was changed."""
+        """Puts the kept content in place; returns False if the host has not kept it, or somebody changed it."""
         kept = self.delivery.journal.kept_file(place.path, file["signature"])
         if kept is None:
             return False
@@ -833,7 +842,7 @@ class HostReleases:
         return True
 
     def _put_copy(self, place: Place, file: GoalFile, mode: int | None) -> None:
-        """Puts a copy of the right content in place: it is there with another owner or mode, or kept with another."""
+        """Puts a copy of the content in place, made of the existing file or of the kept content."""
         kept = self.delivery.journal.kept_file(place.path, file["signature"])
         with self.delivery.partials.opened(place, ("release", file["signature"])) as fresh:
             try:
@@ -852,7 +861,7 @@ class HostReleases:
 
     @staticmethod
     def _set_aside(place: Place, hidden: HiddenFile) -> None:
-        """A second name, in a directory of the agent's own, for what is in place: it survives the rename over it."""
+        """Gives the file in place a second, hidden name, under which it survives when it is replaced."""
         with open_hidden(place.directory, hidden) as before:
             if before is not None:
                 return
@@ -867,7 +876,7 @@ class HostReleases:
         link_hidden(place.directory, hidden, place.name)
 
     def _undo(self, switched: Sequence[SwitchedFile]) -> None:
-        """Brings back what was there before the switch. A file that was new is removed."""
+        """Puts the replaced files back. Files that the switch added are deleted."""
         for one in reversed(switched):
             try:
                 with self._place(one.file) as place, self.delivery.path_lock(place.file):
@@ -894,7 +903,7 @@ class HostReleases:
         os.fsync(place.directory)
 
     def _keep_asides(self, switched: Sequence[SwitchedFile]) -> None:
-        """Former files become kept content, under their digest."""
+        """Turns the replaced files into kept content, which later revisions find by SHA-256."""
         for one in switched:
             if one.hidden is None:
                 continue
@@ -906,14 +915,14 @@ class HostReleases:
                 if digest == one.file["signature"]:
                     remove_hidden(place.directory, one.hidden)
                     continue
-                # After a kill it may be this very file, or one that has been used.
+                # After a kill, the kept file may be this very file, or one that is in use already.
                 kept = self.delivery.journal.kept_file(place.path, digest)
                 self.delivery.journal.keep(place.path, digest, one.hidden)
                 if kept not in (None, one.hidden):
                     remove_hidden(place.directory, kept)
 
     def _prune(self) -> None:
-        """Removes kept contents that no release needs any more."""
+        """Deletes kept content that no release needs any more."""
         wanted = set()
         for state in self._states.values():
             wanted |= {signature for former in state.former for signature in former}
@@ -974,7 +983,7 @@ class HostReleases:
         return check_url(self.delivery.pool, health["url"], seconds, self.stopping)
 
     def _soak(self) -> None:
-        """Repeats the check while the revision soaks: one that fails after some minutes goes back too."""
+        """Repeats the health check while a revision soaks, and rolls back if it fails."""
         for state in list(self._states.values()):
             goal = state.goal
             if state.soaks_until <= time.time():
@@ -1010,7 +1019,7 @@ class HostReleases:
         return state
 
     def _settled(self, state: State) -> State:
-        """The state after the former files have become kept content."""
+        """Returns the state in which the replaced files have become kept content."""
         self._keep_asides(state.soaking)
         former = state.former
         if state.before and state.placed_before != state.active:
@@ -1029,7 +1038,7 @@ class HostReleases:
         return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_mode]
 
     def _look_for_drift(self) -> None:
-        """Notes files that somebody changed, removed or replaced since they were put in place."""
+        """Records files that somebody has changed, removed or replaced since they were put in place."""
         for state in list(self._states.values()):
             if state.state != "current" or not state.files:
                 continue
@@ -1060,7 +1069,7 @@ class HostReleases:
                     self.trigger()
 
     def _drift_of(self, file: GoalFile, now: list[int] | None) -> str:
-        """What has changed about a file that should be there; "" if only its times have."""
+        """Says what has changed about a file; "" if only its times have."""
         if now is None:
             return "removed, or in a directory that was replaced"
         before = file.get("stat")
@@ -1091,7 +1100,7 @@ class HostReleases:
         return [f"{where}/{change}"[:1200] for change in changes]
 
     def check_contents(self) -> None:
-        """Reads what is in place, at the pace that the operator set. What is not right, the next look finds too."""
+        """Reads all files in place repeatedly, at the rate of `--check-rate`, and marks those with wrong content."""
         while self.check_rate is not None and not self.stopping.wait(READ_EVERY):
             with self._lock:
                 files = [file for state in self._states.values() if state.state == "current" for file in state.files]

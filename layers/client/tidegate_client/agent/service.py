@@ -1,4 +1,4 @@
-"""The agent as a service: systemd, health page, metrics, signals, `doctor`."""
+"""The agent as a service: signals, health file, local pages for health and metrics, systemd unit, `doctor`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HELP = {
 
 
 class Statistics:
-    """Counters of the agent, and their output for Prometheus."""
+    """The agent's counters for Prometheus."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class Statistics:
 
 
 def prometheus_text(samples: Mapping[tuple[str, Labels], float]) -> str:
-    """The text exposition format, version 0.0.4."""
+    """Returns samples in Prometheus's text format, version 0.0.4."""
     lines: list[str] = []
     for name in sorted({name for name, _ in samples}):
         full = f"tidegate_agent_{name}"
@@ -95,10 +95,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def call_on_stop_signals(stop: Callable[[], None]) -> None:
-    """Calls `stop` for each SIGTERM or SIGINT, in another thread.
+    """Calls `stop` in another thread for each SIGTERM or SIGINT.
 
-    A handler runs in the main thread between any two of its instructions. It must take no lock: the main thread may
-    hold that very lock, as inside `Event.wait`, and would deadlock. `SimpleQueue.put` takes none."""
+    A signal handler interrupts the main thread anywhere, even while that thread holds a lock, as within `Event.wait`.
+    So it must not need a lock itself; `SimpleQueue.put` does not."""
     received: SimpleQueue[int] = SimpleQueue()
 
     def handle_signals() -> None:
@@ -112,7 +112,7 @@ def call_on_stop_signals(stop: Callable[[], None]) -> None:
 
 
 def restore_stop_signals() -> None:
-    """From now on SIGTERM and SIGINT end the process at once."""
+    """Restores the default: SIGTERM and SIGINT end the process at once."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
@@ -125,12 +125,14 @@ REFUSED_PAUSE = (300.0, 600.0)
 
 
 class Health(TypedDict):
+    """The agent's health, as it is in the health file and on /healthz."""
+
     agent_id: str
     pid: int
     time: float
     healthy: bool
     problems: list[str]
-    # What this host was asked for and cannot do. Files are delivered all the same, so they make it not unhealthy.
+    # Options that this host cannot fulfil. Files are delivered all the same, so the agent stays healthy.
     warnings: list[str]
     connected: bool
     active: int
@@ -143,7 +145,7 @@ class Health(TypedDict):
 
 
 def write_health(directory: Path, health: Health) -> bool:
-    """Replaces the health file atomically. False if it cannot be written; readers notice by its age."""
+    """Replaces the health file atomically. Returns False if it cannot be written; readers notice by its age."""
     new = directory / f".{HEALTH_FILE}.new"
     try:
         new.write_text(json.dumps(health), encoding="utf-8")
@@ -154,7 +156,7 @@ def write_health(directory: Path, health: Health) -> bool:
 
 
 def read_health(directory: Path) -> Health | None:
-    """The health that an agent wrote last; None if there is none."""
+    """Returns the health that an agent wrote last; None if there is none."""
     try:
         found = json.loads((directory / HEALTH_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -163,7 +165,7 @@ def read_health(directory: Path) -> Health | None:
 
 
 def write_instance(directory: Path, instance: str) -> None:
-    """For `doctor`, which calls as the agent while it runs: the journal can be read by its own process only."""
+    """Writes the agent's instance id for `doctor`, which cannot read the journal while the agent runs."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory / INSTANCE_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -181,10 +183,10 @@ def notify_systemd(state: str, address: str | None = None) -> None:
 
 
 def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
-    """Waits five to ten minutes before a service that was refused ends and systemd starts it again.
+    """Waits five to ten minutes if systemd started this process, before it ends and systemd starts it again.
 
-    So hosts recover by themselves after an API refused every key by mistake, and do not all call it every few seconds.
-    """
+    If an API refuses every key by mistake, hosts recover by themselves afterwards, without calling it every few
+    seconds."""
     if not os.environ.get("NOTIFY_SOCKET"):
         return
     notify_systemd("STATUS=the API refuses this host; next attempt in 5 to 10 minutes")
@@ -195,13 +197,13 @@ def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
         left -= 30.0
 
 
-# Any user of the host may connect, and must not take threads, descriptors or processor time from deliveries.
+# Any user of the host may connect, but must not use up threads, descriptors or processor time of deliveries.
 MOST_CALLS, CALL_SECONDS, CALLS_A_SECOND = 4, 10.0, 50
 BIND_EVERY = 30.0
 
 
 class _Pages(ThreadingHTTPServer):
-    """Closes a connection at once while it has enough others."""
+    """An HTTP server for a few callers at a time; further connections are closed at once."""
 
     daemon_threads = True
 
@@ -228,7 +230,7 @@ class _Pages(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that hangs up is no error of the agent."""
+        """Ignores the error: a caller that closes the connection is no problem of the agent."""
 
     @staticmethod
     def _hang_up(request: socket.socket) -> None:
@@ -240,9 +242,10 @@ class _Pages(ThreadingHTTPServer):
 def local_pages(
     host: str, port: int, health: Callable[[], Health], metrics: Callable[[], str], warnings: list[str]
 ) -> Iterator[None]:
-    """Serves `/healthz` (200 or 503, with the reasons) and `/metrics`.
+    """Serves `/healthz` (200 or 503, with the reasons) and `/metrics` while the block runs.
 
-    If the port is taken, `warnings` says so and the agent works without them; tried again every half minute."""
+    If the port is in use, the agent works without these pages, `warnings` says so, and every half minute the port is
+    tried again."""
     current = _cached(lambda: (health(), metrics()))
 
     class Pages(BaseHTTPRequestHandler):
@@ -302,7 +305,7 @@ T = TypeVar("T")
 
 
 def _cached(read: Callable[[], T], seconds: float = 0.2) -> Callable[[], T]:
-    """Reads at most every so many seconds, in one thread at a time."""
+    """Returns a function that calls `read` at most once in `seconds`, in one thread at a time."""
     lock = threading.Lock()
     last: list[tuple[float, T]] = []
 
@@ -409,7 +412,7 @@ class Monitor:
 
 
 def free_bytes(root: Path) -> int | None:
-    """Free bytes of the root's file system; None if the root is gone, as after an unmount."""
+    """Returns the free bytes of the root's file system; None if the root is gone, for example after an unmount."""
     try:
         return shutil.disk_usage(root).free
     except OSError:
@@ -490,11 +493,10 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Service:
-    """The agent as a systemd service, with the permissions that it needs and no others.
+    """The systemd service that runs the agent: its unit file, with no more permissions than it needs.
 
-    A service and its unit file. `writable`: directories that it may write to; none: the whole file system;
-    `changes_user`: whether it runs hooks as other users.
-    """
+    `writable`: the directories that it may write to; empty: the whole file system. `changes_user`: it runs hooks as
+    other users."""
 
     name: str
     agent_id: str
@@ -549,7 +551,7 @@ def _unit_escaped(text: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Quotes a word of a command for systemd, with doubled percent and dollar signs."""
+    """Quotes a word of a command for a systemd unit: percent and dollar signs are doubled."""
     if "\n" in word or "\0" in word:
         raise ValueError(f"{word!r} has a line break or a NUL, which a systemd unit cannot have")
     safe = _unit_escaped(word).replace("%", "%%").replace("$", "$$")
@@ -565,13 +567,16 @@ MOST_SKEW = 300.0
 
 
 class Finding(NamedTuple):
+    """The result of one check of `doctor`."""
+
     check: str
     ok: bool
     detail: str
 
 
 def examine(client: Client, options: AgentOptions, now: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """Yields the findings. Changes nothing on the host, and leaves the inbox as it is."""
+    """Runs the checks of `tidegate agent doctor` and yields the results.
+    Changes nothing on the host or in the inbox."""
     with contextlib.suppress(OSError):
         client.agents.instance = (options.state_dir / INSTANCE_FILE).read_text() or None
     yield _api(client, options.agent_id)
@@ -590,7 +595,7 @@ def examine(client: Client, options: AgentOptions, now: Callable[[], float] = ti
 
 
 def _grant(who: str, root: Path, permits: Permits, container_root: Path | None) -> Iterator[Finding]:
-    """What one project may do on this host."""
+    """Checks what one project may do on this host."""
     if permits.refusal:
         yield Finding(f"{who}permits", False, permits.refusal)
         return

@@ -1,4 +1,4 @@
-"""Threads of the agent: supervised ones, the work queue, and what wakes the poll."""
+"""The agent's threads: supervision, the queue of transfers for workers, and the trigger for polls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("tidegate.agent")
 
 
 class SupervisedThread:
-    """Runs `loop` in a thread of its own until it returns; after an error it is called again."""
+    """Runs `loop` in a thread until it returns. If it raises, it is called again after a pause."""
 
     def __init__(self, name: str, loop: Callable[[], None], stopping: threading.Event) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class SupervisedThread:
         self._thread.start()
 
     def beat(self) -> None:
-        """Called by the loop to show that it makes progress; resets the back-off."""
+        """Shows that the loop makes progress, and resets the back-off. Called by the loop."""
         self._beat = time.monotonic()
         self._backoff.reset()
 
@@ -52,7 +52,7 @@ class SupervisedThread:
                 self._loop()
                 return
             except BaseException as error:
-                # Any error at all: without this thread the process would deliver nothing.
+                # Catches every error: without this thread the process would deliver nothing.
                 self.restarts += 1
                 self.last_error = f"{type(error).__name__}: {error}"[:300]
                 pause = self._backoff.next()
@@ -62,7 +62,7 @@ class SupervisedThread:
 
 
 class WorkQueue:
-    """Transfers that wait for a worker: lowest sequence first; a postponed one waits until its delay has passed."""
+    """Transfers that wait for a worker, lowest sequence first. A postponed one waits until its delay has passed."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -81,8 +81,8 @@ class WorkQueue:
                 heapq.heappush(self._ready, (transfer.get("sequence") or 0, self._count, transfer))
             self._changed.notify()
 
-    def take(self) -> Transfer | None:
-        """Waits for the next transfer; None when the queue is closed."""
+    def get(self) -> Transfer | None:
+        """Waits for the next transfer and returns it; None once the queue is closed."""
         with self._changed:
             while not self._closed:
                 now = self._clock()
@@ -100,13 +100,13 @@ class WorkQueue:
             self._changed.notify_all()
 
 
-# Seconds until further polls if the first one lists nothing new: the list may lag behind the notification, and a
-# transfer counts as cancelled only when two polls do not list it.
+# Seconds until two more polls if the first one lists nothing new: the API's list may be a moment behind its
+# notification, and a transfer counts as cancelled only if two polls do not list it.
 FOLLOW_UP_SECONDS = (2.0, 10.0)
 
 
 class PollTrigger:
-    """Lets other threads start a poll before the poller's own pause ends."""
+    """Wakes the poller before its pause ends, for example after a notification."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -115,7 +115,7 @@ class PollTrigger:
         self._closed = False
 
     def trigger(self, within: float = 0.0, *, again: bool = True) -> None:
-        """Causes a poll within that many seconds, at random. `again`: two more if it lists nothing new."""
+        """Starts a poll within so many seconds, at random. `again`: two more polls if that one lists nothing new."""
         at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
             self._due = sorted({*self._due, at})[:16]
@@ -124,10 +124,10 @@ class PollTrigger:
             self._changed.notify_all()
 
     def found_new(self, *, slow: bool = False) -> None:
-        """A poll listed something new, so no further polls are needed.
+        """Cancels the follow-up polls, because a poll has listed something new.
 
-        If it was `slow`, polls that were triggered meanwhile are dropped too, to spare an overloaded API: it notifies
-        this host again of transfers that have not started."""
+        If that poll was `slow`, polls that were triggered meanwhile are cancelled too, to spare an overloaded API: it
+        notifies this host again of transfers that have not started."""
         with self._changed:
             self._follow_ups = []
             if slow:
@@ -140,7 +140,7 @@ class PollTrigger:
             self._changed.notify_all()
 
     def sleep(self, seconds: float) -> bool:
-        """Sleeps; True if it was woken by `trigger`."""
+        """Sleeps for at most `seconds`; returns True if `trigger` ended the sleep."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not self._closed:

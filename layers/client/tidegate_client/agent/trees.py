@@ -1,9 +1,8 @@
-"""Trees: an archive of a release, unpacked to `releases/<number>` beside the symlink `current` that leads to it.
+"""Archives of releases, unpacked to `releases/<number>`; the symlink `current` beside that leads to the active one.
 
-An archive may be hostile: it is unpacked within limits, into a directory that nobody else can enter, below which each
-name is opened without following a symlink. Afterwards the tree belongs to the release's user, who can change it at any
-moment. So it is never trusted either: its content is read again before it is used again.
-"""
+An archive may be malicious: it is unpacked within limits, into a directory that nobody else can enter, and no symlink
+is followed. Afterwards the tree belongs to the release's user, who can change it at any moment. So its content is
+read again before it is used again."""
 
 from __future__ import annotations
 
@@ -44,12 +43,12 @@ MOST_ENTRIES = 100_000
 MOST_BYTES = 10 * 2**30
 LONGEST_PATH, LONGEST_NAME, DEEPEST = 1024, 255, 64
 MOST_LINKS = 40
-# What tarfile and zipfile read at once: headers and the directory of a zip, whose sizes the archive itself names.
+# The most that tarfile and zipfile may read at once: headers, and the directory of a zip. The archive sets their sizes.
 # zipfile makes an object of half a kilobyte from 50 bytes of it, and the service may use 512 MiB.
 LARGEST_TAR_HEADER, LARGEST_ZIP_DIRECTORY = CHUNK, 16 * 2**20
 # Steps in following all symlinks of an archive: each may lead over others.
 MOST_STEPS = 2_000_000
-# Left for others on the disk.
+# Free space that is left on the disk.
 RESERVE_BYTES = 64 * 2**20
 SPACE_EVERY = 64 * 2**20
 FILE, FOLDER, LINK = "f", "d", "l"
@@ -57,14 +56,14 @@ WRITABLE_BY_OTHERS = 0o022
 
 
 class RefusedArchive(Exception):
-    """The archive cannot be unpacked, or must not be."""
+    """The archive cannot be unpacked, or is not safe to unpack."""
 
 
 @dataclass
 class Entry:
-    """One name of a tree. `content`: the SHA-256 of a file, or where a symlink leads.
+    """A file, directory or symlink of a tree. `content`: the SHA-256 of a file, or the target of a symlink.
 
-    `seen`: what `stat` said when the content was last known to be right; None: it is to be read."""
+    `seen`: what `stat` returned when the content was last verified; None: it has to be read."""
 
     path: str
     kind: str
@@ -86,7 +85,7 @@ def from_blob(blob: bytes) -> list[Entry]:
 
 
 class _Forward(io.RawIOBase):
-    """A file that is read forwards only, in pieces of a limited size, up to a limited total."""
+    """A file that can only be read forwards, up to a total size, with a limit for each read."""
 
     def __init__(self, file: BinaryIO, at_once: int, most: int) -> None:
         self._file, self._at_once, self._left, self._position = file, at_once, most, 0
@@ -113,7 +112,7 @@ class _Forward(io.RawIOBase):
 
 
 class _Found(NamedTuple):
-    """An entry of an archive. `open` gives its content; `link`: where a symlink leads, or the file of a hard link."""
+    """An entry of an archive. `open` returns its content; `link`: the target of a symlink or of a hard link."""
 
     name: str
     kind: str
@@ -134,15 +133,15 @@ def _of_tar(archive: BinaryIO) -> Iterator[_Found]:
         stream = gzip.GzipFile(fileobj=archive)
     elif first == b"BZh":
         stream = bz2.BZ2File(archive)
-    # Headers and padding of every entry count too: an archive of empty ones is not endless.
+    # Headers and padding of every entry count too, so an archive of empty entries cannot be endless.
     reader = _Forward(stream, LARGEST_TAR_HEADER, MOST_BYTES + 3 * 1024 * MOST_ENTRIES)
     with tarfile.TarFile(fileobj=reader, mode="r", errors="surrogateescape") as tar:
         if tar.firstmember is None:  # type: ignore[attr-defined]
-            return  # Before 3.11, `next` would go backwards.
+            return  # Before 3.11, `next` would seek backwards.
         while (one := tar.next()) is not None:
-            # It would remember all of them.
+            # tarfile would keep all entries in memory.
             tar.members = []  # type: ignore[attr-defined]
-            # Headers for all entries after them, which it collects.
+            # Headers that apply to all later entries; tarfile would collect them.
             if sum(len(name) + len(value) for name, value in tar.pax_headers.items()) > LARGEST_TAR_HEADER:
                 raise RefusedArchive("it has a header that is too large")
             if one.isfile() and not one.issparse():
@@ -200,7 +199,7 @@ def _of_zip(archive: BinaryIO) -> Iterator[_Found]:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """The components of a name; RefusedArchive if it is absolute, leaves the tree, or cannot be a name."""
+    """Splits the name of an entry; raises RefusedArchive if it is absolute, has a '..', or is not a valid name."""
     shown = repr(name[:200])
     if name.startswith("/"):
         raise RefusedArchive(f"{shown} in it is an absolute name")
@@ -225,7 +224,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 @dataclass
 class _Unpacking:
-    """What was written of a tree so far. No other user can enter its root while it is unpacked."""
+    """Writes the entries of an archive into a directory that no other user can enter until it is complete."""
 
     root: int
     owner: Owner
@@ -251,7 +250,7 @@ class _Unpacking:
         elif found.kind == LINK:
             if len(found.link) > LONGEST_PATH:
                 raise RefusedArchive(f"{path!r} in it is a symlink that is too long")
-            # Made when all else is there: nothing is written through one.
+            # Symlinks are created last, so that nothing is written through one.
             self._note(Entry(path, LINK, 0o777, content=found.link))
         elif found.is_hard_link:
             self._link(path, found)
@@ -259,7 +258,7 @@ class _Unpacking:
             self._write(path, found)
 
     def _note(self, entry: Entry) -> Entry:
-        # On some disks two such names are one file.
+        # On some file systems two such names are the same file.
         folded = unicodedata.normalize("NFC", entry.path.casefold())
         if folded in self._folded:
             raise RefusedArchive(f"{entry.path!r} is in it twice, perhaps with other capitals or accents")
@@ -327,7 +326,7 @@ class _Unpacking:
             os.link(former, name, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
 
     def finish(self) -> list[Entry]:
-        """Makes the symlinks, gives all to its owner, and writes all to the disk."""
+        """Creates the symlinks, gives everything to its owner, and syncs it to disk."""
         links = {entry.path: entry.content for entry in self.entries.values() if entry.kind == LINK}
         steps = MOST_STEPS
         for path, target in links.items():
@@ -355,7 +354,7 @@ def _folder_mode(mode: int) -> int:
 
 
 def _require_inside(path: str, target: str, links: dict[str, str], most_steps: int = MOST_STEPS) -> int:
-    """How many steps it took to follow the symlink. RefusedArchive if it leaves the tree, perhaps by other symlinks."""
+    """Follows a symlink and returns the number of steps; raises RefusedArchive if it leads out of the tree."""
     place, left, followed, steps = path.split("/")[:-1], [target], 0, 0
     while left:
         steps += 1
@@ -385,7 +384,7 @@ def _require_inside(path: str, target: str, links: dict[str, str], most_steps: i
 
 
 def _sync(root: int) -> None:
-    """One call for all files; `fsync` of each would take minutes."""
+    """Syncs the whole file system with one call: an `fsync` for each file would take minutes."""
     with contextlib.suppress(OSError, AttributeError):
         if ctypes.CDLL(None).syncfs(root) == 0:
             return
@@ -394,7 +393,7 @@ def _sync(root: int) -> None:
 
 @contextlib.contextmanager
 def _folder(root: int, path: str) -> Iterator[int]:
-    """A directory of the tree, reached without following a symlink."""
+    """Opens a directory of the tree without following symlinks."""
     opened = os.dup(root)
     try:
         for part in filter(None, path.split("/")):
@@ -414,9 +413,9 @@ def _above(root: int, path: str) -> Iterator[tuple[int, str]]:
 
 
 def unpack(archive: BinaryIO, kind: str, root: int, owner: Owner) -> list[Entry]:
-    """Unpacks into an open, empty directory that others cannot enter, and gives all of it to the owner.
+    """Unpacks an archive into an open, empty directory that others cannot enter, and gives everything to the owner.
 
-    RefusedArchive if the archive is damaged, too large, or has something that does not belong into a tree."""
+    Raises RefusedArchive if the archive is damaged, too large, or has entries that are not allowed."""
     unpacking = _Unpacking(root, owner)
     try:
         for found in _of_zip(archive) if kind == "zip" else _of_tar(archive):
@@ -425,7 +424,7 @@ def unpack(archive: BinaryIO, kind: str, root: int, owner: Owner) -> list[Entry]
             raise RefusedArchive("it is empty")
         return unpacking.finish()
     except OSError as error:
-        # gzip says so of what is none; before 3.11 zipfile seeks to where the archive sends it.
+        # gzip raises this for a file of another format; before 3.11, zipfile seeks to any offset the archive names.
         if error.errno in (None, errno.EINVAL):
             raise RefusedArchive(f"it cannot be read: {error}") from error
         raise
@@ -439,7 +438,8 @@ def unpack(archive: BinaryIO, kind: str, root: int, owner: Owner) -> list[Entry]
 
 
 def stage(place: Place, hidden: HiddenFile, archive: BinaryIO, kind: str) -> list[Entry]:
-    """Unpacks into a hidden directory in `releases`, which `place` opened. Removes it again if that fails."""
+    """Unpacks an archive into a hidden directory in `releases`, which `place` opened.
+    Deletes it again if that fails."""
     with create_hidden(place.directory, hidden) as part:
         os.unlink(hidden.secret, dir_fd=part.directory)
         os.mkdir(hidden.secret, 0o700, dir_fd=part.directory)
@@ -456,7 +456,7 @@ def stage(place: Place, hidden: HiddenFile, archive: BinaryIO, kind: str) -> lis
 
 
 def free_name(place: Place, number: int) -> str:
-    """A name for the tree's directory that is not taken: `7`, or `7-2` if somebody changed the tree in `7`."""
+    """Returns an unused name for the tree's directory: `7`, or `7-2` if there is a changed tree in `7`."""
     with os.scandir(place.directory) as entries:
         taken = {entry.name for entry in entries}
     names = [str(number), *(f"{number}-{again}" for again in range(2, 1000))]
@@ -464,7 +464,7 @@ def free_name(place: Place, number: int) -> str:
 
 
 def move_into_place(place: Place, row: TreeRow) -> bool:
-    """Renames an unpacked tree to its name, if that was not done yet. False if it is gone."""
+    """Renames an unpacked tree to its final name, unless that was done before. Returns False if the tree is gone."""
     hidden = row.hidden.path.name
     unpacked = f"{hidden}/{row.hidden.secret}"
     with contextlib.suppress(FileNotFoundError):
@@ -480,7 +480,7 @@ def move_into_place(place: Place, row: TreeRow) -> bool:
 
 
 def leads_to(place: Place) -> str | None:
-    """Where the symlink `current` leads. None if there is none; "" if something else has its name."""
+    """Returns the target of the symlink `current`; None if there is none, "" if it is not a symlink."""
     try:
         return os.readlink(CURRENT, dir_fd=place.directory)
     except FileNotFoundError:
@@ -492,7 +492,8 @@ def leads_to(place: Place) -> str | None:
 
 
 def point(place: Place, target: str | None, hidden: HiddenFile) -> None:
-    """Lets `current` lead to the target, in one step. None removes it. `hidden`: where the new one is made."""
+    """Makes the symlink `current` lead to `target`, atomically; None removes it.
+    `hidden`: where the new one is created."""
     if leads_to(place) == target:
         return
     if target is None:
@@ -517,7 +518,7 @@ def point(place: Place, target: str | None, hidden: HiddenFile) -> None:
 
 
 def _seen(found: os.stat_result) -> list[int]:
-    # The time of the last change of anything about the file: no user can set it.
+    # The ctime: it changes with anything about the file, and no user can set it.
     return [found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns]
 
 
@@ -529,10 +530,10 @@ def look(
     read_all: bool,
     throttle: Callable[[int], None] = lambda _count: None,
 ) -> tuple[list[str], bool]:
-    """What somebody changed in a tree that was put in place, and whether `entries` was brought up to date.
+    """Returns the changes that somebody made to a tree, and whether `entries` was updated.
 
-    Reads files about which something changed; `read_all`: all. Names that were added do not count: programs write
-    beside their files."""
+    Only files whose metadata changed are read; with `read_all`, every file. Additional names are not reported,
+    because programs write files beside their own."""
     try:
         root = os.open(row.path.name, DIRECTORY, dir_fd=place.directory)
     except OSError:

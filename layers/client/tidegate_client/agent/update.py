@@ -1,4 +1,4 @@
-"""The agent's own releases, and how it replaces itself."""
+"""New versions of the agent: signing and verifying them, and replacing the running version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PACKAGED = _HOME.is_file() or (_HOME / "__main__.py").is_file()
 
 
 def version() -> str:
-    """The version of the installed package; "unknown" in a checkout that was never installed."""
+    """Returns the version of the installed package; "unknown" in a source checkout that was never installed."""
     for name in ("tidegate-client", "tidegate"):
         try:
             return metadata.version(name)
@@ -73,7 +73,7 @@ _PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.
 
 
 class SigningError(TidegateError):
-    """Releases cannot be signed or verified here, or a key file cannot be used."""
+    """A release cannot be signed or verified on this machine, or a key file cannot be used."""
 
 
 class NotSigned(Exception):
@@ -82,12 +82,14 @@ class NotSigned(Exception):
 
 @dataclass(frozen=True)
 class Release:
+    """A verified release: its version and its wheel."""
+
     version: str
     wheel: bytes
 
 
 def version_key(version: str) -> tuple[list[int], int, int]:
-    """Orders versions such as 1.2.0, 1.3.0rc1 and 1.3.0.post1. ValueError for other texts."""
+    """Returns a sort key for versions such as 1.2.0, 1.3.0rc1 and 1.3.0.post1. Raises ValueError for other texts."""
     found = _VERSION.fullmatch(version)
     if not found:
         raise ValueError(f"{version!r} is not a version of the form 1.2.3, 1.2.3rc1 or 1.2.3.post1")
@@ -101,7 +103,8 @@ def version_key(version: str) -> tuple[list[int], int, int]:
 
 
 def create_key(path: Path, passphrase: str = "") -> Path:
-    """Writes a new private key, readable by its owner alone, and beside it the public key, whose path is returned."""
+    """Writes a new private key, which only its owner can read, and the public key beside it.
+    Returns the public key's path."""
     crypto = _cryptography()
     key = crypto.ed25519.Ed25519PrivateKey.generate()
     encoding, formats = crypto.serialization.Encoding.PEM, crypto.serialization
@@ -121,7 +124,7 @@ def is_encrypted(key: bytes) -> bool:
 
 
 def sign(wheel: bytes, key: bytes, passphrase: str = "") -> tuple[str, bytes]:
-    """The version of the wheel, and the signed release. `key` is the private key as PEM."""
+    """Signs a wheel; returns its version and the signed release. `key`: the private key as PEM."""
     crypto = _cryptography()
     try:
         private = crypto.serialization.load_pem_private_key(key, passphrase.encode() or None)
@@ -144,7 +147,7 @@ def sign(wheel: bytes, key: bytes, passphrase: str = "") -> tuple[str, bytes]:
 
 
 def read_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
-    """The public keys of this file, which only root and this user may change. SigningError says why it is not used."""
+    """Reads the public keys from a file. Raises SigningError if it is not valid, or another user may change it."""
     try:
         return parse_keys(read_trusted(path, _LONGEST_KEYS))
     except RefusedPath as error:
@@ -154,7 +157,7 @@ def read_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
 
 
 def parse_keys(content: bytes) -> tuple[Ed25519PublicKey, ...]:
-    """The public keys of this PEM text: one, or two while keys are exchanged."""
+    """Parses the public keys of a PEM text: one, or two during a change of keys."""
     crypto = _cryptography()
     try:
         keys = tuple(crypto.serialization.load_pem_public_key(pem) for pem in _PEM.findall(content))
@@ -166,7 +169,7 @@ def parse_keys(content: bytes) -> tuple[Ed25519PublicKey, ...]:
 
 
 def open_release(signed: bytes, keys: tuple[Ed25519PublicKey, ...]) -> Release:
-    """The release, if one of the keys has signed it and the wheel is the one that was signed. NotSigned otherwise."""
+    """Returns the release if one of the keys has signed it and the wheel is unchanged; raises NotSigned otherwise."""
     lines = [line for line in signed[: 3 * _LONGEST_LINE].split(b"\n", 3)[:3] if len(line) <= _LONGEST_LINE]
     if len(lines) < 3 or lines[0] != FORMAT:
         raise NotSigned("the file is not signed: tidegate agent sign-release signs a wheel")
@@ -210,7 +213,7 @@ def _statement(line: bytes) -> dict[str, Any]:
 
 
 def wheel_version(wheel: bytes) -> str:
-    """The version in the wheel's metadata. NotSigned if it is not a wheel of an agent that verifies signatures."""
+    """Returns the version in a wheel's metadata; raises NotSigned unless it is an agent that verifies signatures."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             names = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
@@ -258,11 +261,13 @@ class NotARelease(ValueError):
 
 
 def running_release() -> str | None:
-    """The SHA-256 of the release that this process runs from; None for the installed package."""
+    """Returns the SHA-256 of the release that this process runs; None if it runs the installed package."""
     return os.environ.get(RELEASE) or None
 
 
 class Releases:
+    """The versions of the agent in the state directory: the current one, the previous one, and the one on trial."""
+
     def __init__(self, state_dir: Path) -> None:
         self.directory = state_dir / "releases"
         self._current = self.directory / "current"
@@ -297,9 +302,9 @@ class Releases:
         self._set_link(self._current, signature)
 
     def drop_unfit(self, installed: str) -> None:
-        """Returns to the installed package if the current release is not newer than it, or cannot verify releases.
+        """Returns to the installed package, unless the current release is newer than it and verifies signatures.
 
-        Somebody has installed a newer package since, perhaps with options that the release does not know."""
+        Somebody may have installed a newer package since, with options that the release does not know."""
         signature = self.current()
         try:
             if signature and version_key(wheel_version(self.file(signature).read_bytes())) > version_key(installed):
@@ -310,13 +315,13 @@ class Releases:
         self._trial.unlink(missing_ok=True)
 
     def confirm(self) -> None:
-        """Ends the trial of the running release: it has reached the API."""
+        """Ends the trial of the running release, because it has reached the API."""
         if self.on_trial() == running_release():
             self._trial.unlink(missing_ok=True)
             self._remove_old()
 
     def on_trial(self) -> str | None:
-        """The current release, if it is still on trial."""
+        """Returns the current release if it is still on trial, else None."""
         try:
             signature = self._trial.read_text(encoding="utf-8")
         except OSError:
@@ -383,12 +388,12 @@ class Releases:
 
 
 def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
-    """The environment for a process of this release; None: of the installed package."""
+    """Returns the environment variables for a process of this release; None: of the installed package."""
     environment = {name: value for name, value in os.environ.items() if name not in (RELEASE, TRIAL)}
     before = [part for part in environment.pop("PYTHONPATH", "").split(os.pathsep) if part]
     parts = [part for part in before if Path(part).parent != releases.directory]
     if _PACKAGED and running_release() is None:
-        # What the package or the single file brings with it, which Python would not find.
+        # The directory of the package or the single file has dependencies that Python would not find.
         parts = [str(_HOME), *(part for part in parts if part != str(_HOME))]
     if signature is not None:
         parts.insert(0, str(releases.file(signature)))
@@ -397,15 +402,15 @@ def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """The words that start the version that the environment names."""
-    # Not the package of that name in the current directory, which another user may own. (-P is unknown before 3.11.)
+    """Returns the command that starts the version that the environment names."""
+    # Do not import from the current directory, which another user may own. (Python knows -P only since 3.11.)
     start = "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
     start += "runpy.run_module('tidegate_client', run_name='__main__', alter_sys=True)"
     return [sys.executable, "-c", start, *arguments]
 
 
 def program() -> list[str]:
-    """The words that start this installation: a package or a single file contains all it needs, an environment not."""
+    """Returns the command that starts this installation."""
     return [sys.executable, *([str(_HOME)] if _PACKAGED else ["-m", "tidegate_client"])]
 
 
@@ -439,7 +444,7 @@ def run_trial(
 
 
 def _stop_child(child: subprocess.Popen[bytes]) -> None:
-    """Stops the child; its unfinished downloads resume from their part files."""
+    """Stops the child process; unfinished downloads resume from their part files."""
     child.terminate()
     try:
         child.wait(STOP_SECONDS)
@@ -451,7 +456,7 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
 def start_current_release(
     releases: Releases, arguments: Sequence[str], notify_alive: Callable[[], None], *, allow_downgrade: bool = False
 ) -> None:
-    """Called first by the installed package. Replaces this process by the current release; returns if there is none."""
+    """Replaces this process by the current release; returns if there is none. The installed package calls it first."""
     if running_release() is not None or os.environ.get(TRIAL):
         return
     if not allow_downgrade:
@@ -481,14 +486,15 @@ def is_update(transfer: Transfer) -> bool:
 
 
 def release_keys(release_key: Path | None) -> tuple[Ed25519PublicKey, ...]:
-    """The keys by which releases must be signed. SigningError says why this host cannot update itself."""
+    """Returns the keys that may sign releases. Raises SigningError if this host cannot update itself."""
     if release_key is None:
         raise SigningError("--self-update needs --release-key FILE, the public key by which releases are signed")
     return read_keys(release_key)
 
 
 def make_self_update(options: AgentOptions, journal: Journal, restart: Callable[[], None]) -> SelfUpdate | None:
-    """None without --self-update. If releases cannot be verified, every one is refused with the reason."""
+    """Returns the self-update of this agent; None without --self-update.
+    If it has no usable key, it refuses every release."""
     if not options.self_update:
         return None
     keys: tuple[Ed25519PublicKey, ...] = ()
@@ -504,7 +510,7 @@ def make_self_update(options: AgentOptions, journal: Journal, restart: Callable[
 
 @dataclass(frozen=True)
 class SelfUpdate:
-    """`restart` stops the agent so that it starts again as the new version."""
+    """Updates the agent. `restart` stops the agent, so that it starts again as the new version."""
 
     releases: Releases
     journal: Journal
@@ -514,7 +520,7 @@ class SelfUpdate:
     allow_downgrade: bool = False
 
     def local_transfer(self, transfer: Transfer) -> Transfer | None:
-        """The transfer, changed to put the release into its own directory; None if this process runs that release."""
+        """Returns the transfer, changed to put the release into the agent's own directory. None if it already runs."""
         if transfer.get("container_id"):
             raise RefusedPath("a new version of the agent can be sent to a host only, not to a container")
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
@@ -538,7 +544,7 @@ class SelfUpdate:
     def switch(self, transfer: Transfer) -> bool:
         """Verifies the release, whose file is in place, switches to it and restarts.
 
-        False, with nothing changed, if this version runs already."""
+        Returns False, with nothing changed, if this version already runs."""
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
         signed = self.releases.signed_file(signature)
         try:
@@ -561,7 +567,7 @@ class SelfUpdate:
         return True
 
     def _is_newer(self, release: Release) -> bool:
-        """False for the version that runs. UpdateFailed for a lower one, unless the host allows that."""
+        """Returns False for the version that runs; raises UpdateFailed for a lower one, unless the host allows that."""
         running = version()
         if release.version == running:
             return False

@@ -1,1 +1,1 @@
-"""One module for each resource of the API. Each takes the shared `Http` and returns the classes of `models`."""
+"""The resources of the API, one module each. Their methods call the API and return the classes of `models`."""

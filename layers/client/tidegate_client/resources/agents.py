@@ -20,13 +20,13 @@ REQUIRED_FIELDS = frozenset({"transfer_id", "url", "file_name", "target_file_dir
 
 
 class Agents(Resource):
-    """Hosts that run an agent, and the calls that agents make themselves."""
+    """The hosts of a project, and the calls with which an agent gets transfers and reports results."""
 
     def __init__(self, http: Http) -> None:
         super().__init__(http)
-        # Set by an agent: the ids of its process and of the one before. So the API notices two hosts with one id.
+        # Set by an agent: the ids of this process and the previous one, so that the API notices two hosts with one id.
         self.instance: str | None = None
-        # Set by an agent: the goals that it was given last, and what to do if they are others now.
+        # Set by an agent: returns a hash of the goals that it knows; called when the API has other goals.
         self.goals: Callable[[], str] | None = None
         self.on_new_goals: Callable[[], None] | None = None
 
@@ -34,9 +34,9 @@ class Agents(Resource):
         return {"X-Tidegate-Instance": self.instance} if self.instance else {}
 
     def transfers(self, agent_id: str, *, wait: int = 0) -> list[Transfer]:
-        """The open transfers of a host (scope `agent`). `wait`: seconds of a long poll while there are none."""
+        """Returns the open transfers of a host (scope `agent`). `wait`: seconds to wait for one if there are none."""
         path = f"/v1/agents/{path_part(agent_id)}/transfers"
-        # Without it the API lists a file with `activate_at` only when that time has come, and none of releases.
+        # Without this header the API lists files with `activate_at` only when that time has come, and no release files.
         headers = {"X-Tidegate-Can": "stage,release"} | self._instance_header()
         headers |= {"X-Tidegate-Goals": self.goals()} if self.goals else {}
         reply = self._http.call("GET", path, query={"wait": wait}, headers=headers, timeout=wait + LONG_POLL_MARGIN)
@@ -53,7 +53,7 @@ class Agents(Resource):
         return cast("list[Transfer]", items)
 
     def report(self, agent_id: str, results: Sequence[TransferResult]) -> None:
-        """Reports progress and results of transfers. Safe to repeat: a final result never changes."""
+        """Sends progress and results of transfers. Safe to repeat: a final result never changes."""
         path = f"/v1/agents/{path_part(agent_id)}/results"
         body, headers = {"items": list(results)}, self._instance_header()
         answer = self._http.call("POST", path, body=body, headers=headers, idempotent=True).json()
@@ -63,7 +63,7 @@ class Agents(Resource):
             )
 
     def ask(self, agent_id: str, releases: Sequence[Mapping[str, Any]], has: Sequence[str]) -> list[dict[str, Any]]:
-        """Reports what this host has of its releases, and returns what it should have (scope `agent`)."""
+        """Reports which release files this host has; returns the files it should have (scope `agent`)."""
         path, body = f"/v1/agents/{path_part(agent_id)}/releases", {"releases": [*releases], "has": [*has]}
         answer = self._http.call("PUT", path, body=body, headers=self._instance_header()).json()
         items = answer.get("items") if isinstance(answer, dict) else None
@@ -72,7 +72,7 @@ class Agents(Resource):
         return items
 
     def tell_presence(self, agent_id: str, presence: Presence) -> None:
-        """Reports the addresses at which peers reach this host. They expire two hours after the last call."""
+        """Reports the addresses at which other hosts can reach this one. They expire two hours after the last call."""
         path, headers = f"/v1/agents/{path_part(agent_id)}/presence", self._instance_header()
         self._http.call("PUT", path, body=presence, headers=headers)
 
@@ -85,13 +85,13 @@ class Agents(Resource):
         return Agent(self._http.get(f"/v1/agents/{path_part(agent_id)}"))
 
     def files(self, agent_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[HostFile]:
-        """The files that releases have put on the host, as the host reported them, with changes made since."""
+        """Lists the files that releases put on the host, with changes that the host has reported since."""
         return self._page(f"/v1/agents/{path_part(agent_id)}/files", {}, limit, cursor, HostFile)
 
     def change(
         self, agent_id: str, *, groups: Sequence[str] | None = None, labels: Mapping[str, str] | None = None
     ) -> Agent:
-        """Replaces the groups, the labels, or both."""
+        """Replaces the host's groups, its labels, or both."""
         body: dict[str, Any] = {}
         if groups is not None:
             body["groups"] = [*groups]
@@ -100,14 +100,14 @@ class Agents(Resource):
         return Agent(self._http.call("PATCH", f"/v1/agents/{path_part(agent_id)}", body=body).json())
 
     def delete(self, agent_id: str) -> None:
-        """Removes the host, revokes all its keys and closes their connections."""
+        """Removes the host, revokes all its keys and closes its connections."""
         self._http.call("DELETE", f"/v1/agents/{path_part(agent_id)}")
 
     def create_enrolment(self, **options: Unpack[EnrolmentOptions]) -> Enrolment:
-        """Creates a token, shown once, with which `uses` hosts can get a key each.
+        """Creates an enrolment token, shown once: as many hosts as `uses` says can exchange it for a key of their own.
 
-        With `replace`, a host may enrol under an id that exists, and locks out the host that had it."""
-        # Not the empty ones: an older API refuses fields that it does not know. A number is sent, also if it is 0.
+        With `replace`, a host may enrol under an id that exists; the host that had the id is locked out."""
+        # Empty options are left out: an older API refuses fields that it does not know. Numbers are sent, even 0.
         body = {name: value for name, value in options.items() if value or type(value) is int}
         return Enrolment(self._http.create("/v1/enrolments", body))
 
@@ -120,10 +120,10 @@ class Agents(Resource):
         zone: str | None = None,
         claim: str | None = None,
     ) -> Enrolled:
-        """Exchanges a token for this host's key.
+        """Exchanges an enrolment token for this host's key.
 
-        With the same `claim`, a secret of the host, it may be repeated until a key is used; only the last key works.
-        Without one, a claim is made for this call."""
+        The call may be repeated with the same `claim`, a secret of the host, until a key is used; only the last key
+        works. Without a `claim`, a random one is used for this call."""
         fields = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
         body = {name: value for name, value in fields.items() if value is not None}
         claimed = body | {"claim": claim or secrets.token_hex(16)}
@@ -132,7 +132,7 @@ class Agents(Resource):
         except Invalid as error:
             if not any("claim" in one.get("loc", ()) for one in error.errors):
                 raise
-            # An older API, which does not know the field.
+            # An older API, which does not know `claim`.
             return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))
 
     def enrol_by_aws(
@@ -144,10 +144,10 @@ class Agents(Resource):
         zone: str | None = None,
         claim: str | None = None,
     ) -> Enrolled:
-        """Exchanges this instance's AWS role for its key. `identity` comes from `agent.aws.signed_identity`.
+        """Exchanges the AWS role of this instance for its key. `identity` comes from `agent.aws.signed_identity`.
 
-        It works once: sign another one to repeat the call, with the same `claim`. The host's id is the name of the
-        role's session, on EC2 the instance id; another `agent_id` is refused."""
+        A signed identity works once: to repeat the call, sign a new one and send the same `claim`. The host's id is
+        the name of the role's session, on EC2 the instance id; another `agent_id` is refused."""
         fields = {"aws": dict(identity), "agent_id": agent_id, "version": version, "zone": zone, "claim": claim}
         body = {name: value for name, value in fields.items() if value is not None}
         return Enrolled(self._http.act("/v1/agents/enrol", body))

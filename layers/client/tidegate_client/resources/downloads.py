@@ -26,7 +26,7 @@ TARGETS_A_CALL = 1000
 
 
 def _job(job_id: str) -> str:
-    """The Job's key as a part of a path. An HTTP API decodes paths, and the file name in an id may have a % in it."""
+    """Returns the Job as a path segment: a hash of its id. API Gateway decodes paths, and ids may have a %."""
     if not job_id.startswith("AsyncDownloadJob:"):
         return path_part(job_id)
     raw = job_id.encode("utf-8", "surrogatepass")
@@ -35,7 +35,7 @@ def _job(job_id: str) -> str:
 
 
 def _task(task_id: str) -> str:
-    """The Task's uuid as a part of a path."""
+    """Returns the Task as a path segment: the UUID at the end of its id."""
     return path_part(task_id.rsplit(":", 1)[-1] if task_id.startswith("AsyncDownloadTask:") else task_id)
 
 
@@ -56,10 +56,10 @@ class Downloads(Resource):
         idempotency_key: str | None = None,
         **options: Unpack[DownloadOptions],
     ) -> Submitted:
-        """Sends a file to one host. Submits of the same file within the window share a Job. `force`: replace it also
-        where a release has it.
+        """Sends a file to one host. Submits of the same file within one window share a Job.
 
-        `activate_at` (RFC 3339, at most 7 days ahead): the host fetches the file now and puts it in place then."""
+        `force`: also replace a file that a release manages. `activate_at` (RFC 3339, at most 7 days ahead): the host
+        downloads the file now and puts it in place at that time."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -88,7 +88,7 @@ class Downloads(Resource):
     ) -> BatchSubmitted:
         """Sends a file to `targets`, or to the hosts in any of the `groups` that have all of the `labels`.
 
-        `activate_at` (RFC 3339, at most 7 days ahead): hosts fetch the file now and put it in place then."""
+        `activate_at` (RFC 3339, at most 7 days ahead): hosts download the file now and put it in place at that time."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -116,13 +116,13 @@ class Downloads(Resource):
 
 
 class Jobs(Resource):
-    """Jobs: one file in one window, for all its targets."""
+    """Jobs: a Job sends one file to all targets of one window."""
 
     def get(self, job_id: str) -> Job:
         return Job(self._http.get(f"/v1/jobs/{_job(job_id)}"))
 
     def update(self, job_id: str, **fields: Any) -> Job:
-        """Changes what people say about it, such as the `note`; None removes it."""
+        """Changes the Job's remarks, such as its `note`; None removes one."""
         return Job(self._http.call("PATCH", f"/v1/jobs/{_job(job_id)}", body=fields, idempotent=True).json())
 
     def cancel(self, job_id: str) -> Job:
@@ -140,8 +140,8 @@ class Jobs(Resource):
     ) -> Redriven:
         """Starts a new Job for the targets that ended as Failed or Timeout, or in one of `statuses`.
 
-        Targets to whose path a newer Job sent content are left out (`skipped`); Conflict with the code `newer_job` if
-        that is all of them. `force` sends the content to them too, and replaces the newer."""
+        Targets whose path got content from a newer Job are left out and listed in `skipped`. If all are, raises
+        Conflict (`newer_job`). With `force` they are included: the old content replaces the newer."""
         given = {"statuses": statuses and [*statuses], "callback": callback, "force": force}
         body = {name: value for name, value in given.items() if value}
         path = f"/v1/jobs/{_job(job_id)}/redrive"
@@ -153,7 +153,7 @@ class Jobs(Resource):
         return self._page(f"/v1/jobs/{_job(job_id)}/targets", {"status": status}, limit, cursor, JobTarget)
 
     def map(self, job_id: str, shard: int = 0) -> JobMap:
-        """The state of every target, one letter each. Continue with `next_shard` until it is None."""
+        """Returns the state of every target as one letter. Call again with `shard=next_shard` until that is None."""
         return JobMap(self._http.get(f"/v1/jobs/{_job(job_id)}/map", {"shard": shard}))
 
     def list(
@@ -171,5 +171,5 @@ class Jobs(Resource):
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:
-    """The options that have a value: an older API refuses fields that it does not know."""
+    """Returns the options that have a value: an older API refuses fields that it does not know."""
     return {name: value for name, value in options.items() if value}

@@ -18,12 +18,13 @@ def _schedule_path(schedule_id: str) -> str:
 
 
 class Exports(Resource):
-    """CSV, Excel, JSON lines and Parquet files from rows or from a paged source."""
+    """Exports: CSV, Excel, JSON lines and Parquet files, from rows or from a paged source."""
 
     def submit(
         self, fields: Mapping[str, Any], *, multiple: bool = False, idempotency_key: str | None = None
     ) -> dict[str, str]:
-        """Queues an export. `fields` are those of POST /v1/task; `multiple`: several tables (/v1/task/multiple)."""
+        """Queues an export and returns its ids.
+        `fields`: those of POST /v1/task, or with `multiple` of /v1/task/multiple."""
         path = "/v1/task/multiple" if multiple else "/v1/task"
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
 
@@ -36,7 +37,7 @@ class Exports(Resource):
         multiple: bool = False,
         idempotency_key: str | None = None,
     ) -> ExportSchedule:
-        """Queues the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in `timezone`.
+        """Creates a recurring export: `rate(1 day)` or `cron(0 6 ? * MON *)`, in `timezone`.
 
         Each run replaces `{date}`, `{time}`, `{from}` and `{to}` in `source_url`, `source`, `file_name` and the keys
         of `deliver`."""
@@ -51,14 +52,14 @@ class Exports(Resource):
         return ExportSchedule(self._http.get(_schedule_path(schedule_id)))
 
     def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportRun]:
-        """The history of a recurring export, newest first."""
+        """Lists the runs of a recurring export, newest first."""
         return self._page(f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
     def update_schedule(self, schedule_id: str, fields: Mapping[str, Any]) -> ExportSchedule:
-        """Changes a recurring export: any field of `submit`, and `schedule`, `timezone` and `paused`. None
-        removes a field.
+        """Changes a recurring export: any field of `submit`, and `schedule`, `timezone` and `paused`. None removes a
+        field.
 
-        With `revision`, raises `Conflict` if it was changed since that revision."""
+        With `revision`, raises Conflict if it was changed since that revision."""
         # With a revision, a repeated call would be refused although the first one was carried out.
         repeatable = fields.get("revision") is None
         answer = self._http.call("PATCH", _schedule_path(schedule_id), body=dict(fields), idempotent=repeatable)
@@ -75,18 +76,18 @@ class Exports(Resource):
         self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def sample(self, source_url: str) -> Model:
-        """The first rows of a source: `{rows, total, answered}`. Nothing is queued or stored."""
+        """Returns the first rows of a source: `{rows, total, answered}`. Queues and stores nothing."""
         return Model(self._http.act("/v1/task/sample", {"source_url": source_url}, idempotent=True))
 
     def placeholders(self, file_id: str) -> Placeholders:
-        """What a template of the library asks for: its values, its lists with their columns, its first cells."""
+        """Returns what a template in the library needs: values, lists with their columns, and its first cells."""
         return Placeholders(self._http.get("/v1/task/placeholders", {"file_id": file_id}))
 
     def get(self, task_id: str) -> Export:
         return Export(self._http.get("/v1/task", {"task_id": task_id}))
 
     def update(self, task_id: str, **fields: Any) -> Export:
-        """Changes the remarks of an export, such as its `note`. None removes one."""
+        """Changes the remarks of an export, such as its `note`; None removes one."""
         query = {"task_id": task_id}
         return Export(self._http.call("PATCH", "/v1/task", query=query, body=fields, idempotent=True).json())
 
@@ -111,12 +112,12 @@ class Exports(Resource):
         return self._page("/v1/tasks", query, limit, cursor, Export)
 
     def delete(self, task_ids: Sequence[str]) -> int:
-        """Deletes exports and their files; returns how many."""
+        """Deletes exports and their files; returns how many were deleted."""
         answer = self._http.act("/v1/tasks/delete", {"task_ids": list(task_ids)}, idempotent=True)
         return int(answer["deleted"])
 
     def url(self, task_id: str) -> Link:
-        """A presigned URL of the finished file, valid for five minutes."""
+        """Returns a presigned URL of the finished file, valid for five minutes."""
         return Link(self._http.get("/v1/download/url", {"task_id": task_id}))
 
     def fetch(self, task_id: str, destination: Path, *, on_progress: Progress | None = None) -> Export:
@@ -132,7 +133,7 @@ class Exports(Resource):
         return record
 
     def sync(self, fields: Mapping[str, Any], *, multiple: bool = False) -> bytes:
-        """Renders a small export in one call and returns the file's bytes."""
+        """Makes a small export within one call and returns the bytes of its file."""
         path = "/v1/download/sync/multiple" if multiple else "/v1/download/sync"
         reply = self._http.call("POST", path, body=fields, idempotent=True, timeout=60)
         if reply.status in {302, 303, 307}:

@@ -29,31 +29,34 @@ class Files(Resource):
         idempotency_key: str | None = None,
         **options: Unpack[FileOptions],
     ) -> FileCreated:
-        """Announces an upload, or ingests a file from `source_url`."""
+        """Starts an upload, or the ingest of a file from `source_url`. Returns the file's id and upload URLs."""
         body: dict[str, object] = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
         body |= {name: value for name, value in options.items() if value is not None}
         return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))
 
     def parts(self, file_id: str, numbers: Sequence[int], sizes: Sequence[int] | None = None) -> dict[int, str]:
-        """Presigned URLs by part number, at most 100 a call. `sizes`: the parts' lengths, if the file was announced
-        without its size: without them, each part takes 5 GiB of the quota until its URL ends."""
+        """Returns the presigned URLs of an upload's parts by part number, for at most 100 parts.
+
+        `sizes`: the length of each part, needed if the upload was started without the file's size. Otherwise each
+        part uses 5 GiB of the storage quota until its URL expires."""
         body = {"numbers": [*numbers]} | ({"sizes": [*sizes]} if sizes else {})
         answer = self._http.act(f"/v1/files/{path_part(file_id)}/parts", body, idempotent=True)
         return {part["number"]: part["url"] for part in answer["parts"]}
 
     def complete(self, file_id: str, parts: Sequence[Mapping[str, Any]] = ()) -> File:
-        """Ends an upload: the API checks size and SHA-256. A large file is `verifying` first; `wait` for it.
+        """Ends an upload: the API checks size and SHA-256. A large file is `verifying` first; call `wait` for it.
 
-        `parts`: number and ETag of every part, if it was uploaded in parts."""
+        `parts`: number and ETag of every part, if the file was uploaded in parts."""
         body = {"parts": [*parts]} if parts else None
         return File(self._http.act(f"/v1/files/{path_part(file_id)}/complete", body, idempotent=True))
 
     def delete(self, file_id: str) -> None:
-        """Deletes a file; Conflict while a Job needs it."""
+        """Deletes a file; raises Conflict while a Job needs it."""
         self._http.call("DELETE", f"/v1/files/{path_part(file_id)}", idempotent=True)
 
     def wait(self, file_id: str, *, timeout: float = 3600) -> File:
-        """Waits until the file is ready. TransferError if its content is refused or the timeout expires."""
+        """Waits until the file is ready.
+        Raises TransferError if its content was refused, or after `timeout` seconds."""
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
             record = self.get(file_id)
@@ -82,13 +85,13 @@ class Files(Resource):
         return self._page("/v1/files", query, limit, cursor, File)
 
     def url(self, file_id: str) -> Link:
-        """A presigned URL of the content, valid for five minutes."""
+        """Returns a presigned URL of the content, valid for five minutes."""
         return Link(self._http.get(f"/v1/files/{path_part(file_id)}/url"))
 
     def extract(
         self, file_id: str, file_path: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
     ) -> Request:
-        """Queues the extraction of a zip or tar: its files get paths below `file_path`. Returns the request."""
+        """Queues the extraction of a zip or tar file and returns the request. Its files get paths below `file_path`."""
         payload = {"file_id": file_id, "file_path": file_path, "include": [*include], "exclude": [*exclude]}
         return Request(self._http.create("/v1/requests", {"type": "extract", "payload": payload}))
 
@@ -102,7 +105,7 @@ class Files(Resource):
         file_name: str | None = None,
         on_progress: Progress | None = None,
     ) -> File:
-        """Uploads a local file. One over 64 MiB is sent in parts, and resumed if an earlier run was interrupted."""
+        """Uploads a local file. A file over 64 MiB is sent in parts, and an interrupted upload is resumed."""
         target: dict[str, Any] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -119,7 +122,7 @@ class Files(Resource):
         return self.get(created["file_id"])
 
     def _put_parts(self, source: Path, target: dict[str, Any], on_progress: Progress | None) -> File:
-        journal = Journal.of(source, {**target, "api": self._http.api_url})
+        journal = Journal.for_upload(source, {**target, "api": self._http.api_url})
         if journal.file_id and self._state(journal.file_id) not in ("pending", "verifying", "ready"):
             journal.forget()
         if not journal.file_id:
@@ -146,7 +149,7 @@ class Files(Resource):
             return "not_found"
 
     def fetch(self, file_id: str, destination: Path, *, on_progress: Progress | None = None) -> File:
-        """Downloads to `destination`, which appears only when it is complete and its SHA-256 is right."""
+        """Downloads the file to `destination`, which exists only once it is complete and its SHA-256 is right."""
         record = self.get(file_id)
         download_to(
             self._http.pool,

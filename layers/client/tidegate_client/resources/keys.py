@@ -11,8 +11,7 @@ from tidegate_client.resources.paging import Resource
 
 
 class Keys(Resource):
-    """API keys. A key is shown once, when it is created. If that answer is lost, the client revokes the key and
-    creates another one."""
+    """API keys. A new key is shown only once; if that answer is lost, the client revokes it and creates another one."""
 
     def create(
         self,
@@ -46,7 +45,7 @@ class Keys(Resource):
         return self._page("/v1/keys", {}, limit, cursor, KeyRecord)
 
     def rotate(self, key_id: str, *, overlap_s: int | None = None) -> Key:
-        """Creates a new key. The old one works for `overlap_s` more seconds (default: a day)."""
+        """Creates a key that replaces this one. The old key works for `overlap_s` more seconds (default: a day)."""
         body = {} if overlap_s is None else {"overlap_s": overlap_s}
         try:
             return Key(self._http.create(f"/v1/keys/{path_part(key_id)}/rotate", body))
@@ -56,7 +55,8 @@ class Keys(Resource):
             return Key(self._http.create(f"/v1/keys/{path_part(error.key_id)}/rotate", {"overlap_s": 0}))
 
     def sign_in_ticket(self) -> SignInTicket:
-        """A ticket that opens the console once, within a minute: `{api_url}/#ticket={ticket}`. Needs an admin key."""
+        """Returns a ticket that signs in to the console once, within a minute, at `{api_url}/#ticket={ticket}`.
+        Needs an admin key."""
         return SignInTicket(self._http.create("/v1/sign-in-tickets", {}))
 
     def delete(self, key_id: str) -> None:

@@ -1,4 +1,4 @@
-"""For operators: the queue, compensation, statistics, the audit trail, callbacks."""
+"""Calls for operators: the queue, overdue work, statistics, the audit trail, callbacks."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Queue(Resource):
         return Model(self._http.act("/v1/queue/resume", {"scope": scope}, idempotent=True))
 
     def host_pauses(self) -> Model:
-        """Origins that asked for a pause; downloads and scans wait until it is over."""
+        """Lists the origins that asked for a pause. Downloads and scans from them wait until it ends."""
         return Model(self._http.get("/v1/host-pauses"))
 
     def clear_host_pause(self, origin: str) -> None:
-        """Ends the pause of an origin, as in `https://files.example.com`."""
+        """Ends the pause of an origin, such as `https://files.example.com`."""
         self._http.call("DELETE", f"/v1/host-pauses/{path_part(origin.replace('//', '', 1))}")
 
 
 class Compensation(Resource):
-    """The poll that finds and starts overdue work."""
+    """The periodic poll that finds overdue work and starts it."""
 
     def get(self) -> Model:
         return Model(self._http.get("/v1/compensation"))
@@ -56,7 +56,7 @@ class Compensation(Resource):
 
 
 class Callbacks(Resource):
-    """Deliveries of callbacks, and their state."""
+    """Callbacks that were sent or wait to be sent, and the result of each."""
 
     def list(
         self, *, task_id: str | None = None, limit: int | None = None, cursor: str | None = None
@@ -68,7 +68,7 @@ class Callbacks(Resource):
 
 
 class Operations(Resource):
-    """Statistics, audit trail, archive, clean-up, and the state of the deployment."""
+    """Statistics, the audit trail, the archive, clean-up, and the state of the deployment."""
 
     def stats(self, since: str | None = None) -> Model:
         return Model(self._http.get("/v1/stats", {"since": since}))
@@ -84,7 +84,7 @@ class Operations(Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[dict[str, Any]]:
-        """Every change and who made it, newest first. `actor` is a key_id. Filters can be combined."""
+        """Lists every change and the key that made it, newest first. `actor` is a key_id. Filters can be combined."""
         wanted = {"record": record, "actor": actor, "action": action, "since": since, "until": until}
         return self._page("/v1/audit", wanted, limit, cursor)
 
@@ -98,38 +98,40 @@ class Operations(Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Request]:
-        """Requests that were moved to the archive on that day, as in `2026-11-16`."""
+        """Lists the requests that were archived on a day, such as `2026-11-16`."""
         wanted = {"day": day, "type": type, "status": status, "request_id": request_id}
         return self._page("/v1/archive", wanted, limit, cursor, Request)
 
     def cleanup(self, *, confirm: str | None = None) -> Model:
-        """Removes what is past its retention, as the daily schedule does; for admin keys.
+        """Deletes everything that is past its retention, as the daily schedule does. Needs an admin key.
 
-        `stopped` is the last daily run that deleted nothing, because it would have deleted too much. `confirm` is its
-        `run_id`: the next daily run may do what that one wanted to do."""
+        `stopped` in the answer is the last daily run that deleted nothing because it would have deleted too much. To
+        let the next daily run delete that, pass its `run_id` as `confirm`."""
         body = {"confirm": confirm} if confirm else None
         return Model(self._http.act("/v1/cleanup", body, idempotent=True))
 
     def system(self) -> Model:
-        """Version, parameters and alarms of the deployment; for admin keys."""
+        """Returns the version, parameters and alarms of the deployment. Needs an admin key."""
         return Model(self._http.get("/v1/system"))
 
     def freeze(self, reason: str) -> Model:
-        """Nothing new starts, running work ends or is parked, submits are accepted and wait; for admin keys."""
+        """Freezes the deployment: submits are accepted but wait, and running work ends or is suspended.
+        Needs an admin key."""
         return Model(self._http.act("/v1/ops/freeze", {"reason": reason}, idempotent=True))
 
     def thaw(self) -> Model:
-        """Ends a freeze and starts everything that is due; for admin keys."""
+        """Ends a freeze and starts everything that is due. Needs an admin key."""
         return Model(self._http.act("/v1/ops/thaw", idempotent=True))
 
     def reconcile(self) -> Model:
-        """After the table was restored, during a freeze: stops executions that the table does not know.
+        """Stops the executions that the table does not know, after the table was restored from a backup. Needs an admin
+        key.
 
-        Call it again while `more`; for admin keys."""
+        The deployment must be frozen. Call it again while the answer has `more`."""
         return Model(self._http.act("/v1/ops/reconcile", idempotent=True))
 
     def ticket(self) -> Ticket:
-        """A ticket for one WebSocket connection, valid for a minute."""
+        """Returns a ticket for one WebSocket connection, valid for a minute."""
         return Ticket(self._http.act("/v1/ws-tickets", idempotent=True))
 
     def health(self) -> Model:

@@ -1,4 +1,4 @@
-"""Reads the API's lists page by page."""
+"""Base class of the API's resources, which reads lists page by page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 
 class Resource:
-    """A part of the API, called over the client's shared connections."""
+    """Base class for a part of the API, such as `client.files`. All parts share the client's connections."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -28,7 +28,7 @@ class Resource:
     def _page(
         self, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None, kind: type[Model] = Model
     ) -> Page[Any]:
-        """One page with items of the given class, which can fetch the page after it."""
+        """Fetches one page as a `Page` of `kind`, which can fetch the page after it."""
         answer = self._http.get(path, {**query, "limit": limit, "cursor": cursor})
         if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
             raise BadAnswer(f"the answer to GET {path} is not a list: check that the address is that of the API")
@@ -37,7 +37,7 @@ class Resource:
 
 
 def walk(page: Callable[[str | None], Page[Item]], at_most: int | None = None) -> Iterator[Item]:
-    """Yields the items of all pages, at most `at_most` of them; each page is fetched when it is needed."""
+    """Yields the items of all pages, at most `at_most`. A page is fetched when its first item is needed."""
     cursor: str | None = None
     yielded = 0
     while True:

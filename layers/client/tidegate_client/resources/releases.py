@@ -10,10 +10,11 @@ from tidegate_client.resources.paging import Resource
 
 
 class Releases(Resource):
-    """What should be on which hosts, what is, and the way back."""
+    """Releases: which files should be on which hosts, which are there, and how to roll back."""
 
     def put(self, name: str, body: Mapping[str, Any]) -> Release:
-        """Makes this the desired revision: `files`, `targets`, and what the reference lists. Safe to repeat."""
+        """Sets the desired revision of a release: `files`, `targets` and further fields of the API reference.
+        Safe to repeat."""
         return Release(self._http.call("PUT", self._path(name), body=dict(body)).json())
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Release]:
@@ -34,11 +35,11 @@ class Releases(Resource):
         return self._page(self._path(name, "hosts"), {"state": state}, limit, cursor, ReleaseHost)
 
     def drift(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ReleaseHost]:
-        """The hosts on which somebody changed a file of the release."""
+        """Lists the hosts on which somebody changed a file of the release."""
         return self._page(self._path(name, "drift"), {}, limit, cursor, ReleaseHost)
 
     def rollback(self, name: str, *, to: int | None = None) -> Release:
-        """A new revision with the content of the last one that passed, or of `to`, for all hosts at once."""
+        """Creates a revision with the content of the last good one, or of revision `to`, for all hosts at once."""
         return self._act(name, "rollback", {} if to is None else {"to": to})
 
     def pause(self, name: str) -> Release:
@@ -52,7 +53,7 @@ class Releases(Resource):
         return self._act(name, "activate")
 
     def gate(self, name: str, *, passes: bool, reason: str | None = None) -> Release:
-        """Your own verdict on the present wave: it fails, or passes without waiting for its soak time."""
+        """Decides the current wave: it passes without waiting for its soak time, or fails."""
         return self._act(name, "gate", {"pass": passes} | ({"reason": reason} if reason else {}))
 
     def delete(self, name: str) -> None:

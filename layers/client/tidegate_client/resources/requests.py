@@ -37,7 +37,7 @@ class Requests(Resource):
     ) -> Request:
         """Queues a request. `not_before`: an ISO 8601 time before which it does not run.
 
-        If a request with the same `dedupe_key` has not ended, that one is returned instead."""
+        If an unfinished request has the same `dedupe_key`, that request is returned instead."""
         body: dict[str, Any] = {"type": kind, "payload": dict(payload)}
         body |= {name: value for name, value in options.items() if value is not None}
         return Request(self._http.create("/v1/requests", body, idempotency_key=idempotency_key))
@@ -46,12 +46,13 @@ class Requests(Resource):
         return Request(self._http.get(f"/v1/requests/{path_part(request_id)}"))
 
     def log(self, request_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LogLine]:
-        """The execution log of a request, oldest line first."""
+        """Lists the lines of a request's execution log, oldest first."""
         return self._page(f"/v1/requests/{path_part(request_id)}/log", {}, limit, cursor, LogLine)
 
     def bulk(self, action: str, *, priority: int | None = None, **wanted: str) -> Bulk:
-        """Acts on every request that matches: type, channel, status, subscription_id. `action` is `cancel`, `retry`,
-        `retry-now` or `prioritize`."""
+        """Applies an action to every request that matches: `cancel`, `retry`, `retry-now` or `prioritize`.
+
+        `wanted`: the filters type, channel, status and subscription_id."""
         body = {"action": action, **wanted, **({"priority": priority} if priority else {})}
         changed = skipped = 0
         cursor: str | None = None
@@ -74,7 +75,7 @@ class Requests(Resource):
         return self._act(request_id, "retry")
 
     def retry_now(self, request_id: str) -> Request:
-        """Ends the back-off of a request."""
+        """Ends a request's back-off, so that it is retried immediately."""
         return self._act(request_id, "retry-now")
 
     def prioritize(self, request_id: str, priority: int) -> Request:
@@ -100,20 +101,21 @@ class Subscriptions(Resource):
         return self._page("/v1/subscriptions", {}, limit, cursor, Subscription)
 
     def update(self, subscription_id: str, changes: SubscriptionChanges) -> Subscription:
-        """Changes the given fields; None removes a value. With `revision`, `Conflict` if it was changed since."""
+        """Changes the given fields; None removes a value. With `revision`, raises Conflict if it was changed since."""
         path = f"/v1/subscriptions/{path_part(subscription_id)}"
         # With a revision, a repeated call would be refused although the first one was carried out.
         repeatable = changes.get("revision") is None
         return Subscription(self._http.call("PATCH", path, body={**changes}, idempotent=repeatable).json())
 
     def preview(self, source_url: str, **options: Unpack[PreviewOptions]) -> Preview:
-        """Lists the files that a source would bring, without ingesting them. With a `subscription_id`, also what its
-        scan would do: new, changed and gone files."""
+        """Lists the files that a source offers, and ingests nothing.
+
+        With a `subscription_id`, also says which files its next scan would find new, changed and gone."""
         body = {"source_url": source_url, **{name: value for name, value in options.items() if value is not None}}
         return Preview(self._http.act("/v1/subscriptions/preview", body, idempotent=True))
 
     def pause(self, subscription_id: str) -> Subscription:
-        """Stops following the schedule until `resume`."""
+        """Stops the scheduled scans until `resume` is called."""
         return self._act(subscription_id, "pause")
 
     def resume(self, subscription_id: str) -> Subscription:
@@ -124,8 +126,10 @@ class Subscriptions(Resource):
         return Subscription(self._http.act(path, idempotent=True))
 
     def download(self, subscription_id: str, *, confirm_trash: int | None = None) -> Request:
-        """Scans the source now; new and changed files are queued. `confirm_trash`: how many
-        files that vanished from the source may go to the trash, after a scan held them back."""
+        """Scans the source now and queues its new and changed files.
+
+        `confirm_trash`: how many files that are gone from the source may be moved to the trash, if an earlier scan
+        stopped at that number."""
         query = f"?confirm_trash={confirm_trash}" if confirm_trash else ""
         return Request(self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download{query}", {}))
 
@@ -133,7 +137,7 @@ class Subscriptions(Resource):
         return self._page(f"/v1/subscriptions/{path_part(subscription_id)}/tasks", {}, limit, cursor, Request)
 
     def runs(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ScanRun]:
-        """The runs of its schedule, newest first, each with its scan as it is now."""
+        """Lists the scheduled runs, newest first, each with the current state of its scan."""
         return self._page(f"/v1/subscriptions/{path_part(subscription_id)}/runs", {}, limit, cursor, ScanRun)
 
     def delete(self, subscription_id: str) -> None:
@@ -141,15 +145,15 @@ class Subscriptions(Resource):
 
 
 class Credentials(Resource):
-    """Headers for sources, stored under a name. They can be replaced, but not read back."""
+    """Named HTTP headers, such as tokens, that are sent to sources. They can be replaced, but never read back."""
 
     def put(self, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
-        """Stores headers that are sent to these origins only ("https://host" or "https://host:port")."""
+        """Stores headers under a name. They are sent to these origins only ("https://host" or "https://host:port")."""
         body = {"headers": dict(headers), "origins": [*origins]}
         self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body=body)
 
     def list(self) -> Page[Credential]:
-        """Names, origins and the names of the headers; never a value."""
+        """Lists the names of credentials, their origins and the names of their headers, never a header's value."""
         return self._page("/v1/credentials", {}, None, None, Credential)
 
     def delete(self, name: str) -> None:

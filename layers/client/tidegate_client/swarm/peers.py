@@ -233,7 +233,7 @@ class Connection:
                 while self._wire.waiting < wanted:
                     async with timeout(STALL_SECONDS):
                         await self._wire.more()
-            chunk = self._wire.take(min(length, most))
+            chunk = self._wire.borrow(min(length, most))
             yield chunk
             length -= len(chunk)
             self._wire.give_back(len(chunk))

@@ -152,7 +152,7 @@ class Slots:
             raise NoSlot
         self._held[caller] += 1
         try:
-            await self._take(near=near)
+            await self._acquire(near=near)
             try:
                 yield
             finally:
@@ -162,7 +162,7 @@ class Slots:
             if not self._held[caller]:
                 del self._held[caller]
 
-    async def _take(self, *, near: bool) -> None:
+    async def _acquire(self, *, near: bool) -> None:
         if self._free:
             self._free -= 1
             return

@@ -67,7 +67,7 @@ class BlockList:
             return None
         return offset, self.entries[at + 4 : at + 4 + PROBE_BYTES]
 
-    def of_piece(self, piece: int) -> range:
+    def blocks_of(self, piece: int) -> range:
         first = piece * BLOCKS_A_PIECE
         return range(first, min(first + BLOCKS_A_PIECE, self.count))
 
@@ -318,12 +318,12 @@ class PieceStore:
     def spans(self, piece: int) -> list[Span]:
         """The missing blocks of a piece; the whole piece if none of its blocks is here."""
         blocks = self._blocks
-        if blocks is None or not any(self._blocks_here >> block & 1 for block in blocks.of_piece(piece)):
+        if blocks is None or not any(self._blocks_here >> block & 1 for block in blocks.blocks_of(piece)):
             return self.whole_piece(piece)
         start = self.layout.start(piece)
         return [
             Span(blocks.start(block) - start, blocks.length(block), blocks.digest(block))
-            for block in blocks.of_piece(piece)
+            for block in blocks.blocks_of(piece)
             if not self._blocks_here >> block & 1
         ]
 
@@ -334,7 +334,7 @@ class PieceStore:
         """Makes the next attempt fetch all blocks of the piece: its digest was wrong, though that of each fetched block
         was right."""
         if self._blocks is not None:
-            self._blocks_here &= ~sum(1 << block for block in self._blocks.of_piece(piece))
+            self._blocks_here &= ~sum(1 << block for block in self._blocks.blocks_of(piece))
 
     def reuse(self, old: OldFile, blocks: BlockList, stop: Callable[[], None]) -> int:
         """Copies the blocks of missing pieces that an older version of the file has. Returns the bytes copied.

@@ -206,7 +206,7 @@ class Ended(Exception):
 class Wire(asyncio.BufferedProtocol):
     """The receive buffer of a connection to a peer. TLS decrypts into it; chunks go from it to disk without a copy.
 
-    A chunk returned by `take` must be given back before the next `take`: its part of the buffer is reused.
+    A chunk returned by `borrow` must be given back before the next `borrow`: its part of the buffer is reused.
     """
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ class Wire(asyncio.BufferedProtocol):
         self.give_back(length)
         return found
 
-    def take(self, most: int) -> memoryview:
+    def borrow(self, most: int) -> memoryview:
         """At most this many of the bytes that have arrived. They stay in the buffer until they are given back."""
         return self._buffer[self._start : min(self._end, self._start + most)]
 

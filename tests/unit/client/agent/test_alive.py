@@ -132,7 +132,7 @@ def test_full_disk_under_the_journal_leaves_no_transaction_open(tmp_path: Path) 
 def test_thread_is_restarted_after_an_unexpected_error(
     api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    method = {"poller": "take_poll", "worker": "is_cancelled", "reporter": "unreported"}[where]
+    method = {"poller": "accept_poll", "worker": "is_cancelled", "reporter": "unreported"}[where]
     original, failures = getattr(Inbox, method), [3]
 
     def broken(self: Inbox, *args: object, **more: object) -> object:

@@ -120,11 +120,11 @@ def test_inbox_and_queue_order_transfers_by_sequence(seed: int) -> None:
     items = [transfer(number, number) for number in range(30)]
     random.Random(seed).shuffle(items)
 
-    new, _ = Inbox().take_poll(items, has_result=lambda _: False)
+    new, _ = Inbox().accept_poll(items, has_result=lambda _: False)
     queue = WorkQueue()
     for item in reversed(new):
         queue.put(item)
-    taken = [queue.take() for _ in items]
+    taken = [queue.get() for _ in items]
 
     assert [item["sequence"] for item in new] == list(range(30))
     assert [item["sequence"] for item in taken if item] == list(range(30))
@@ -135,9 +135,9 @@ def test_postponed_transfer_lets_others_pass_and_returns() -> None:
     queue = WorkQueue(clock=lambda: now[0])
     queue.put(transfer(1, 1), delay=5)
     queue.put(transfer(2, 2))
-    first = queue.take()
+    first = queue.get()
     now[0] = 5.0
-    second = queue.take()
+    second = queue.get()
 
     assert (first and first["transfer_id"], second and second["transfer_id"]) == ("tr-2", "tr-1")
 
@@ -145,7 +145,7 @@ def test_postponed_transfer_lets_others_pass_and_returns() -> None:
 def test_closed_queue_releases_waiting_workers() -> None:
     queue = WorkQueue()
     taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.append(queue.take()))
+    thread = threading.Thread(target=lambda: taken.append(queue.get()))
     thread.start()
     queue.close()
     thread.join(5)

@@ -431,7 +431,7 @@ def test_switcher_wakes_up_at_activate_at(tmp_path: Path) -> None:
     moment = time.time() + 0.4
     transfer = STAGED.transfer | {"activate_at": iso(moment), "activate_until": iso(moment + 600)}
     one = Staged(transfer, STAGED.file, "", {})
-    inbox.take_poll([transfer | {"url": ""}], has_result=lambda _: False)
+    inbox.accept_poll([transfer | {"url": ""}], has_result=lambda _: False)
     switcher.add(one)
     until(lambda: switched)
     stopping.set()
@@ -457,7 +457,7 @@ def test_newer_of_two_contents_for_one_moment_is_switched_first(tmp_path: Path) 
     times = {"activate_at": iso(moment), "activate_until": iso(moment + 600)}
     staged: Any = STAGED.transfer | times
     older, newer = staged | {"transfer_id": "old", "sequence": 1}, staged | {"transfer_id": "new", "sequence": 2}
-    inbox.take_poll([each | {"url": ""} for each in (older, newer)], has_result=lambda _: False)
+    inbox.accept_poll([each | {"url": ""} for each in (older, newer)], has_result=lambda _: False)
     for transfer in (older, newer):
         switcher.add(Staged(transfer, STAGED.file, "", {}))
     switcher.run_due()
@@ -493,7 +493,7 @@ def test_staged_file_with_an_unreadable_time_does_not_hold_up_others(tmp_path: P
     )
 
     switcher.load()
-    inbox.take_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
+    inbox.accept_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
     switcher.run_due()
 
     assert [one.key for one in switched] == [STAGED.key]
@@ -501,7 +501,7 @@ def test_staged_file_with_an_unreadable_time_does_not_hold_up_others(tmp_path: P
 
 def test_reported_progress_does_not_report_the_staging() -> None:
     inbox = Inbox()
-    inbox.take_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
+    inbox.accept_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
     inbox.advance(STAGED.key, 50)
     reports = inbox.unreported()
     inbox.mark_staged(staged_result(STAGED))

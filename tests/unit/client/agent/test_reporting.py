@@ -238,7 +238,7 @@ def test_transfer_that_was_only_listed_is_reported_at_the_second_look() -> None:
     """A small file is in place by then, and its result needs no other report before it."""
     inbox = reporter.Inbox()
     listed: list[Any] = [{"transfer_id": name, "container_id": "", "url": ""} for name in ("tr-1", "tr-2")]
-    inbox.take_poll(listed, has_result=lambda _: False)
+    inbox.accept_poll(listed, has_result=lambda _: False)
     inbox.advance(("tr-2", ""), 40)
 
     first = inbox.unreported()

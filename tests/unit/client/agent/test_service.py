@@ -345,9 +345,9 @@ def test_limit_of_a_job_does_not_slow_down_others(api: AgentApi, root: Path, sta
 def test_stricter_of_two_limits_decides() -> None:
     own = RateLimit(1000, clock=lambda: 0.0)
     limits = JobLimits(own)
-    assert limits.of("j-1", None) is own
+    assert limits.limit_for("j-1", None) is own
 
-    generous, strict = limits.of("j-1", 5000), limits.of("j-2", 100)
+    generous, strict = limits.limit_for("j-1", 5000), limits.limit_for("j-2", 100)
 
     assert generous
     assert strict
