@@ -1,1 +1,1 @@
-"""Peer-to-peer delivery: the hosts of one Job fetch pieces from each other, and from S3 those that no peer has."""
+"""Peer-to-peer delivery: the hosts of a Job send each other pieces of the file, and S3 sends those that no host has."""

@@ -1,4 +1,4 @@
-"""Which piece to request from which peer next."""
+"""Decides which piece a host requests next, and from which neighbour or from S3."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from tidegate_client.swarm.wire import Layout, pieces_in
 
 
 class Ranks:
-    """The order in which hosts go to S3 for a piece: every piece has its own ranking of the ring's members.
+    """The order in which the hosts of a swarm may request a piece from S3. Each piece has a ranking of its own.
 
     The base of piece p is shift + p * n / P; the rank of member i is (i - base) / stride mod n. Shift and stride
-    follow from the swarm's seed, so every host computes the same rankings, and neighbours in the ring are far apart
-    in them.
-    """
+    follow from the swarm's seed, so every host computes the same rankings, in which neighbours of the ring are far
+    apart."""
 
     def __init__(self, number: int, members: int, seed: int, pieces: int) -> None:
         self._number, self._members, self._pieces = number, members, pieces
@@ -33,7 +32,7 @@ class Ranks:
         return (self._number - base) * self._inverse % self._members
 
     def below(self, limit: int) -> list[tuple[int, int]]:
-        """(rank, piece) of every piece for which this member's rank is below the limit, lowest rank first."""
+        """Returns (rank, piece) of every piece for which this host's rank is below the limit, lowest rank first."""
         ranked = ((self.rank(piece), piece) for piece in range(self._pieces))
         return sorted(pair for pair in ranked if pair[0] < limit)
 
@@ -48,7 +47,9 @@ _RATE_SECONDS = 5.0
 
 @dataclass
 class Pace:
-    """`limit`: the host's own limit in bytes a second; None: no limit, and the line's rate is learned from S3."""
+    """Measures the rate at which this host receives bytes, and decides whether the host is late.
+
+    `limit`: the host's own limit in bytes a second. None: there is no limit, and the line's rate is measured at S3."""
 
     limit: float | None
     started: float
@@ -61,22 +62,25 @@ class Pace:
         self._recent_bytes += length
 
     def origin_gave(self, bytes_a_second: float) -> None:
-        """The rate at which S3 sent a piece."""
+        """Records the rate at which S3 sent a piece."""
         self._line = max(0.7 * self._line, bytes_a_second)
 
     @property
     def line(self) -> float | None:
-        """Bytes a second that the host can receive; None while unknown."""
+        """Bytes a second that this host can receive; None while that is unknown."""
         return self.limit or self._line or None
 
     def rate(self, now: float) -> float:
-        """Bytes a second received in the last seconds, from all sources."""
+        """Returns the bytes a second received in the last seconds, from all sources."""
         while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
             self._recent_bytes -= self._arrivals.popleft()[1]
         return self._recent_bytes / max(0.5, min(_RATE_SECONDS, now - self.started))
 
     def is_late(self, now: float, *, whole: int, left: int, lasts: float) -> bool:
-        """True if S3 alone would have sent the `whole` file long ago, or the bytes `left` miss the Job's deadline."""
+        """Returns whether S3 alone would have finished long ago, or the Job's deadline will be missed at the current
+        rate.
+
+        `whole`: bytes of the file; `left`: bytes that are missing; `lasts`: seconds from the start to the deadline."""
         elapsed = now - self.started
         line = self.line or LINE
         if elapsed > LATE_SECONDS + LATE_TIMES * whole / line:
@@ -91,7 +95,7 @@ class Pace:
 
 
 class Link(Enum):
-    """The state of a neighbour's port: not tried, connected, refused (not started yet), or no answer at all."""
+    """The connection to a neighbour: not tried yet, connected, refused (not started yet), or no answer."""
 
     NEW = "new"
     UP = "up"
@@ -100,6 +104,8 @@ class Link(Enum):
 
 
 class Failure(Enum):
+    """Why a piece could not be fetched from a source."""
+
     BUSY = "busy"
     MISSING = "missing"
     BAD = "bad"
@@ -108,7 +114,10 @@ class Failure(Enum):
 
 
 class Mode(Enum):
-    """How the host fetches: as planned, with neighbours that send too little, with none that answers, or too late."""
+    """How the host fetches pieces.
+
+    NONE: mostly from neighbours. LADDER: more and more from S3, because neighbours send too little. ALONE: from S3,
+    because no neighbour answers. DEADLINE: from S3, because the host is late."""
 
     NONE = "none"
     LADDER = "ladder"
@@ -117,10 +126,10 @@ class Mode(Enum):
 
 
 class FellBack(Enum):
-    """Why a host took pieces from S3 that its neighbours should have sent, as reported to the API.
+    """Why a host took pieces from S3 that neighbours should have sent; reported to the API.
 
-    NO_PEERS: the plan names no peer that listens. BAD_PIECES: peers were banned for bad pieces. BROKEN: the swarm did
-    not yield the file, as without a valid list of pieces."""
+    NO_PEERS: no neighbour listens. BAD_PIECES: neighbours were banned for wrong pieces. BROKEN: the swarm did not
+    deliver the file, for example without a valid list of pieces. The others are those of `Mode`."""
 
     NONE = "none"
     LADDER = "ladder"
@@ -141,13 +150,13 @@ def why_fell_back(mode: Mode, *, peers: int, bad_pieces: int) -> FellBack:
     return FellBack(mode.value)
 
 
-# The source S3, where others are indexes of neighbours.
+# Number of the source S3; other sources are indexes of neighbours.
 ORIGIN = -1
 
 
 @dataclass(frozen=True)
 class Step:
-    """Fetch this piece from that neighbour, or from ORIGIN."""
+    """One request to make: fetch this piece from that neighbour, or from S3 (ORIGIN)."""
 
     source: int
     piece: int
@@ -155,7 +164,7 @@ class Step:
 
 @dataclass
 class Neighbour:
-    """`have` and `fetching` are its announced pieces: those that it has, and those that it is fetching from S3."""
+    """What this host knows of a neighbour. `have`: its complete pieces; `fetching`: those it is fetching from S3."""
 
     near: bool = False
     link: Link = Link.NEW
@@ -176,7 +185,7 @@ class Neighbour:
 
 @dataclass
 class Flights:
-    """Pieces in flight: from which sources each is being fetched, and since when."""
+    """The requests that are under way: from which sources each piece is being fetched, and since when."""
 
     _by_piece: dict[int, dict[int, float]] = field(default_factory=dict)
     from_origin: int = 0
@@ -186,7 +195,7 @@ class Flights:
         self.from_origin += step.source == ORIGIN
 
     def end(self, source: int, piece: int) -> float:
-        """Removes a flight and returns when it began."""
+        """Removes a request and returns when it began."""
         flights = self._by_piece[piece]
         began = flights.pop(source)
         if not flights:
@@ -209,14 +218,14 @@ class Flights:
         return [began for flights in self._by_piece.values() for began in flights.values()]
 
     def single(self) -> list[tuple[int, int, float]]:
-        """Piece, source and start of every flight that is the only one of its piece."""
+        """Returns (piece, source, start) of every piece that is being fetched from one source only."""
         found = (
             (piece, *next(iter(flights.items()))) for piece, flights in self._by_piece.items() if len(flights) == 1
         )
         return list(found)
 
     def overdue(self, since: float) -> int:
-        """Pieces that only one neighbour is asked for, and has not sent since that moment."""
+        """Returns the pieces that were requested from one neighbour only, before `since`, and have not arrived."""
         return sum(1 << piece for piece, source, began in self.single() if source != ORIGIN and began < since)
 
 
@@ -227,12 +236,13 @@ class Flights:
 # from its neighbours may take more and more pieces from S3, and one that is late takes all that are missing.
 
 FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
-# On a slow line many pieces at once would each take so long that senders give up.
+# On a slow line, each of many concurrent pieces would take so long that senders give up.
 FEWEST_FLIGHTS = 2
 # A host that no longer waits for its neighbours uses more requests to S3 at once.
 FLIGHTS_WHEN_LATE = 4
 FIRST_ROUND_SECONDS, ALONE_SECONDS = 0.3, 3.0
-# Announcements of neighbours that have sent nothing yet count for this long without any bytes; on the ladder likewise.
+# If no byte arrives for this long, announcements of neighbours that have sent nothing yet no longer count. After the
+# second time in LADDER mode, no announcements count.
 TRUST_SECONDS, LADDER_TRUST_SECONDS = 3.0, 3.0
 # A neighbour is slow below this fraction of the host's own rate.
 SLOW_FRACTION = 16
@@ -242,7 +252,10 @@ _MOST_STALLS, _MOST_BREAKS = 3, 8
 
 @dataclass(frozen=True)
 class Rules:
-    """Rank r may go to S3 after r * `hold` seconds without offers, if r < `ranks`; any rank after `patience`."""
+    """When a host may fetch a piece from S3.
+
+    Rank r may after r * `hold` seconds in which no neighbour offers a piece, if r < `ranks`; any rank after
+    `patience` seconds."""
 
     ranks: int
     hold: float
@@ -255,23 +268,25 @@ class Rules:
 
 @dataclass
 class Chooser:
+    """Chooses the next requests of this host, from the announcements of its neighbours and its own rank."""
+
     layout: Layout
     ranking: Ranks
     rules: Rules
     neighbours: list[Neighbour]
     started: float
     have: int = 0
-    # Bytes to fetch of pieces of which some blocks are here already.
+    # The bytes still to fetch of pieces that have some of their blocks already.
     lengths: dict[int, int] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
     mode: Mode = Mode.NONE
-    # When a neighbour last sent a piece. Pieces from S3 do not count: an isolated host would wait again after each.
+    # When a neighbour last sent a piece. Pieces from S3 do not count: an isolated host would wait after each of them.
     last_peer_piece: float = 0.0
     _flights: Flights = field(default_factory=Flights)
     # (rank, piece) for which this host ranks low enough to go to S3 by itself.
     _own_pieces: list[tuple[int, int]] = field(default_factory=list)
     _usual_seconds: float = 0.0
-    # Since when no neighbour offers a missing piece.
+    # Since when no neighbour has offered a missing piece.
     _idle_since: float | None = None
     _origin_failures: int = 0
     _origin_pause_until: float = 0.0
@@ -286,7 +301,7 @@ class Chooser:
         self._own_pieces = self.ranking.below(self.rules.ranks)
 
     def begin(self, have: int, now: float) -> None:
-        """Starts the clocks once the pieces that are on disk already are known."""
+        """Starts the clocks. `have`: the pieces that are on disk already."""
         self.have, self.started, self.last_peer_piece, self._pace.started = have, now, now, now
 
     # --- events
@@ -297,7 +312,7 @@ class Chooser:
 
     @property
     def fetching(self) -> int:
-        """The pieces that this host is fetching from S3; announced to its neighbours."""
+        """The pieces that this host is fetching from S3, which it announces to its neighbours."""
         return self._flights.from_origin_pieces
 
     def linked(self, peer: int, link: Link) -> None:
@@ -311,7 +326,7 @@ class Chooser:
         neighbour.have, neighbour.fetching = have & self.layout.everything, fetching & self.layout.everything
 
     def arrived(self, source: int, piece: int, now: float) -> None:
-        """A piece is complete and verified."""
+        """Records that a piece is complete and verified."""
         began = self._end_flight(source, piece)
         self.have |= 1 << piece
         length, took = self._length(piece), max(now - began, 1e-6)
@@ -325,7 +340,7 @@ class Chooser:
             self.last_peer_piece = now
 
     def received(self, length: int, now: float, *, from_peer: bool) -> None:
-        """Bytes of any piece arrived."""
+        """Records that bytes of some piece have arrived."""
         if from_peer:
             self._peer_bytes_at = now
         self._pace.received(length, now)
@@ -357,11 +372,11 @@ class Chooser:
             neighbour.busy_until = now + min(_STALL_PAUSE, 0.2 * 2**neighbour.breaks)
 
     def sources(self, piece: int) -> tuple[int, ...]:
-        """The sources from which the piece is being fetched."""
+        """Returns the sources from which the piece is being fetched."""
         return self._flights.sources(piece)
 
     def lost(self, pieces: int) -> None:
-        """These pieces were complete, but were changed on disk by somebody else."""
+        """Marks pieces as missing again, because another process changed them on disk."""
         self.have &= ~pieces
         for piece in pieces_in(pieces):
             self.lengths.pop(piece, None)
@@ -377,7 +392,7 @@ class Chooser:
     # --- decisions
 
     def next(self, now: float) -> list[Step]:
-        """The steps to start now. Each counts as in flight until it has arrived, failed or was cancelled."""
+        """Returns the requests to start now. Each counts as under way until it has arrived, failed or was cancelled."""
         self._update_mode(now)
         steps: list[Step] = []
         while (missing := self._missing()) and self._in_flight(now) < self._most_flights():
@@ -394,19 +409,19 @@ class Chooser:
         return self.layout.everything & ~self.have & ~self._flights.pieces
 
     def _in_flight(self, now: float) -> int:
-        """The number of flights, without some that take far too long: slow peers must not block the others."""
+        """Returns the number of requests under way, without most overdue ones: slow peers must not block the others."""
         began = self._flights.began()
         slow = max(self._patience(), 4 * self._usual_seconds)
         return len(began) - min(self._most_flights(), sum(now - moment > slow for moment in began))
 
     def _patience(self) -> float:
-        """The rules' patience, or longer if the line needs longer for the pieces in flight."""
+        """Returns the rules' patience, or more if the line needs longer for the pieces under way."""
         if self._pace.line is None:
             return self.rules.patience
         return max(self.rules.patience, 2 * self._most_flights() * self.layout.piece_size / self._pace.line)
 
     def _most_flights(self) -> int:
-        """How many pieces to fetch at once: as many as the line can complete within the rules' patience."""
+        """Returns how many pieces to fetch at once: as many as the line can complete within the rules' patience."""
         if self._pace.line is None:
             return FLIGHTS
         return max(FEWEST_FLIGHTS, min(FLIGHTS, int(self._pace.line * self.rules.patience / self.layout.piece_size)))
@@ -433,7 +448,7 @@ class Chooser:
         return self._pace.is_late(now, whole=self.layout.size, left=left, lasts=self._deadline - self.started)
 
     def _ask_neighbour(self, missing: int, now: float) -> Step | None:
-        """Picks a neighbour with a missing piece: near ones first, slow ones last, at random among equals."""
+        """Picks a neighbour that has a missing piece: near ones first, slow ones last, at random among equals."""
         slow = self._pace.rate(now) / SLOW_FRACTION
         best, best_key = -1, (True, True, 2.0)
         for place, n in enumerate(self.neighbours):
@@ -447,7 +462,7 @@ class Chooser:
         return Step(best, self._rarer(self.neighbours[best].have & missing))
 
     def _rarer(self, pieces: int) -> int:
-        """Of two pieces drawn at random, the one that fewer neighbours have."""
+        """Draws two pieces at random and returns the one that fewer neighbours have."""
         one, other = self._draw(pieces), self._draw(pieces)
         return one if self._holders(one) <= self._holders(other) else other
 
@@ -480,7 +495,7 @@ class Chooser:
         return dict.fromkeys([*self._own_turn(missing, now), *self._ladder(missing, now)])
 
     def _own_turn(self, missing: int, now: float) -> Iterable[int]:
-        """Pieces for which it is this host's turn by rank, and that no neighbour has or is fetching."""
+        """Yields the pieces that it is this host's turn, by rank, to fetch from S3, and that no neighbour has."""
         if now - self.started < FIRST_ROUND_SECONDS and any(n.link is Link.NEW for n in self.neighbours):
             return
         offered, coming = self._trusted_announcements(now)
@@ -496,9 +511,10 @@ class Chooser:
                 yield piece
 
     def _trusted_announcements(self, now: float) -> tuple[int, int]:
-        """The pieces that neighbours have, and those that they are fetching from S3.
+        """Returns the pieces that neighbours have, and those that they are fetching from S3.
 
-        Neighbours that stalled do not count, nor, after a while without bytes, those that never sent a right piece."""
+        Neighbours that stalled do not count; after a while without bytes, nor do those that never sent a right piece.
+        """
         offered = coming = 0
         trusts_all = now - max(self.last_peer_piece, self._peer_bytes_at) < TRUST_SECONDS
         for n in self.neighbours:
@@ -508,11 +524,13 @@ class Chooser:
         return offered, coming
 
     def _ladder(self, missing: int, now: float) -> Iterable[int]:
-        """Pieces to fetch from S3 because no neighbour has sent one for longer than patience: more every second."""
+        """Returns the pieces to fetch from S3 because neighbours have sent none for too long.
+
+        There are more of them every second."""
         stuck = now - self.last_peer_piece - self._patience()
         if stuck <= 0:
             return ()
-        # At first one host per piece, and only pieces that no neighbour announces; then more hosts, then any piece.
+        # At first one host for each piece, and only pieces that nobody announces; then more hosts, and all pieces.
         allowed = 4.0 ** min(stuck, 64.0)
         wanted = missing | self._flights.overdue(now - self._patience())
         if stuck < LADDER_TRUST_SECONDS:
@@ -524,7 +542,7 @@ class Chooser:
         return (piece for _, piece in found)
 
     def _end_game(self, now: float) -> list[Step]:
-        """When everything missing is in flight: requests pieces that take twice the usual time from a second peer."""
+        """Requests overdue pieces from a second neighbour, once everything missing is under way."""
         steps = []
         slow = self._pace.rate(now) / SLOW_FRACTION
         for piece, source, began in self._flights.single():

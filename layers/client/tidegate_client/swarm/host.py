@@ -1,8 +1,7 @@
-"""The swarms of one agent: an event loop in a thread of its own, one port, and a session for each swarm.
+"""All swarms of one agent: an event loop in its own thread, one port, and a session for each swarm.
 
-Used by the agent's delivery threads. A delivery joins the swarm of its transfer, fetches and publishes the file, and
-leaves the session behind, which serves the file to peers until the Job ends.
-"""
+A delivery joins the swarm of its transfer, fetches the file and puts it in place. Its session stays, and serves the
+file to other hosts until the Job ends."""
 
 from __future__ import annotations
 
@@ -43,7 +42,9 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SwarmOptions:
-    """`upload_rate` is in bytes a second; None: no limit. Without `listen` the host fetches, but serves no peers."""
+    """How a host takes part in swarms. Without `listen` it fetches from other hosts, but serves none.
+
+    `upload_rate`: bytes a second; None: no limit."""
 
     listen: tuple[tuple[str, int], ...] = ()
     site: str = ""
@@ -55,19 +56,21 @@ class NoSwarm(Exception):
     """The file must be downloaded from S3 without the swarm. `why` is reported to the API."""
 
     def __init__(self, message: str = "", why: FellBack = FellBack.BROKEN, tried: SwarmFigures | None = None) -> None:
-        """`tried`: the figures of the swarm until then."""
+        """`tried`: the figures of the swarm until it failed."""
         super().__init__(message)
         self._why = why
         self._tried = tried
 
     def figures(self, downloaded: int) -> SwarmFigures:
-        """The figures to report after the file was downloaded from S3."""
+        """Returns the figures to report after the file was downloaded from S3."""
         tried = self._tried or cast(SwarmFigures, asdict(Figures()) | {"reused_bytes": 0})
         total = {"origin_bytes": tried["origin_bytes"] + downloaded, "peer_bytes": 0, "reused_bytes": 0}
         return cast(SwarmFigures, tried | total | {"fell_back": self._why.value})
 
 
 class SwarmHost:
+    """The swarms of one host. `join` fetches a file with a swarm; afterwards its session serves the file."""
+
     def __init__(
         self,
         agent_id: str,
@@ -100,7 +103,7 @@ class SwarmHost:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses that peers can connect to; none if the ports could not be bound."""
+        """The addresses at which other hosts can connect; empty if the ports could not be bound."""
         return self._server.addresses
 
     def start(self) -> None:
@@ -128,7 +131,7 @@ class SwarmHost:
         await self._server.close()
 
     def presence(self) -> Presence:
-        """The presence to report to the API."""
+        """Returns site, zone and addresses of this host, for the API."""
         rate = self._options.upload_rate
         return {
             "listen": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
@@ -155,11 +158,11 @@ class SwarmHost:
         limit: RateLimit | None = None,
         old: BinaryIO | None = None,
     ) -> Iterator[Participation]:
-        """Opens the session of a transfer. It is closed with the context, unless the delivery has called `seed`.
+        """Opens the session of a transfer. It is closed after the block, unless `seed` was called.
 
-        `old` is an older version of the file, whose unchanged blocks are not fetched. Raises NoSwarm, before or within
-        the context, if the file must be downloaded without the swarm."""
-        # Only a swarm can use the scattered pieces of a part file: it is continued even if no peer can be reached.
+        `old`: an older version of the file, whose unchanged blocks are copied instead of fetched. Raises NoSwarm,
+        also from within the block, if the file must be downloaded without the swarm."""
+        # Only a swarm can use scattered pieces of a part file, so it continues even if no peer can be reached.
         terms = self._terms(transfer, even_alone=os.fstat(file.fileno()).st_size > 0)
         while not self._sessions.reserve(terms.id):
             if self._copy_local(terms, transfer["signature"], file, cancelled):
@@ -200,7 +203,7 @@ class SwarmHost:
             raise NoSwarm from error
 
     def seed_existing(self, transfer: Transfer, file: BinaryIO, pool: urllib3.PoolManager) -> None:
-        """Serves a file that is in place already. If that is not possible, the delivery is complete all the same."""
+        """Serves a file that is already in place to other hosts. A failure does not affect the delivery."""
         try:
             terms = self._terms(transfer)
         except NoSwarm:
@@ -223,14 +226,14 @@ class SwarmHost:
 
     @contextlib.contextmanager
     def changing(self, transfer: Transfer) -> Iterator[None]:
-        """While the file that peers are served from is renamed, or its owner or mode is changed."""
+        """Suspends serving a file while the agent renames it or changes its owner or mode."""
         session = self._sessions.get(str((transfer.get("swarm") or {}).get("id")))
         store = session.store if session is not None else None
         with store.changing() if store is not None else contextlib.nullcontext():
             yield
 
     def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
-        """Waits for another delivery of this host and copies its file. False if that delivery failed."""
+        """Waits for another delivery of this file on this host, and copies the file. False if that delivery failed."""
         session = self._sessions.wait_for_file(terms.id, cancelled)
         if session is None:
             return False
@@ -268,7 +271,8 @@ class SwarmHost:
         return session
 
     async def _seed(self, session: Session) -> bool:
-        """False if the Job has ended: then there is nobody to serve, and nothing would close the session later."""
+        """Starts serving the session's file.
+        Returns False if the Job has ended: nothing would end the session later."""
         if session.lapsed:
             return False
         session.seed()
@@ -290,7 +294,7 @@ class SwarmHost:
             raise
 
     def _lapse(self, swarm_id: str, session: Session) -> None:
-        """Called at the Job's deadline: stops serving. A delivery that still runs closes its session itself."""
+        """Stops serving at the Job's deadline. If the delivery is still running, it closes the session itself."""
         session.lapsed = True
         if session.phase is Phase.SEEDING:
             self._end(swarm_id, session)
@@ -298,7 +302,7 @@ class SwarmHost:
             self._server.remove(swarm_id)
 
     def _look(self) -> None:
-        """Closes sessions whose file was changed, replaced or removed: an open descriptor keeps its disk space."""
+        """Closes sessions whose file was changed, replaced or removed, which frees its disk space."""
         self._loop.call_later(LOOK_SECONDS, self._look)
         for swarm_id in self._sessions.ids():
             session = self._sessions.get(swarm_id)
@@ -318,7 +322,7 @@ class SwarmHost:
 
 
 class Participation:
-    """The part of one delivery in a swarm. Without a session, the file was copied from another delivery."""
+    """One delivery's part in a swarm. Without a session, the file was copied from another delivery of this host."""
 
     def __init__(self, host: SwarmHost, session: Session | None, signature: str) -> None:
         self._host = host
@@ -327,7 +331,7 @@ class Participation:
         self.seeds = False
 
     def fetch(self) -> None:
-        """Returns when the file is complete and verified. Raises NoSwarm if it must be downloaded without the swarm."""
+        """Fetches the file and verifies it. Raises NoSwarm if it must be downloaded without the swarm."""
         if self._session is None:
             return
         try:
@@ -342,7 +346,7 @@ class Participation:
                 self._host.reach.was_alone(len(self._session.terms.peers))
 
     def seed(self) -> None:
-        """Serves the published file to peers until the Job ends, if that is possible."""
+        """Serves the file, which is in place now, to other hosts until the Job ends, if possible."""
         if self._session is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Peers and the origin: who can be reached, what they have, connections to them."""
+"""Connections to other hosts and to S3: whether they can be reached, what they have, and their lists of pieces."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _TIMEOUT = urllib3.Timeout(connect=5, read=20)
 
 
 class OriginFailed(Exception):
-    """This attempt failed; a later one may succeed."""
+    """An attempt to fetch from S3 failed; a later one may succeed."""
 
 
 class Origin:
-    """Fetches pieces and lists from S3 with ranged GETs of a presigned URL. All calls block: they run in threads."""
+    """Fetches pieces and lists from S3 with a presigned URL. All calls block, so they run in threads."""
 
     def __init__(self, pool: urllib3.PoolManager, get_url: UrlSource, download: RateLimit | None) -> None:
-        """`get_url` returns a presigned URL, and a fresh one if it is called with a URL that was refused."""
+        """`get_url` returns a presigned URL; called with a URL that S3 refused, it returns a new one."""
         self._pool = pool
         self._get_url = get_url
         self._download = download
         self._url: str | None = None
-        # Held while a fresh URL is awaited, which may take 45 s: transfers that run meanwhile must not need it.
+        # Held while a new URL is awaited, which may take 45 s. Running transfers must not need this lock.
         self._url_lock = threading.Lock()
         self._count_lock = threading.Lock()
         self.received = 0
 
     def fetch(self, start: int, length: int, keep: Callable[[bytes], None], cancelled: threading.Event) -> None:
-        """Passes exactly these bytes of the file to `keep`, in order. Returns early when `cancelled` is set."""
+        """Passes the bytes of this range to `keep`, in order. Returns early when `cancelled` is set."""
         url = self._current()
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + length - 1}"}
         try:
@@ -73,13 +73,14 @@ class Origin:
             raise OriginFailed(without_queries(error)) from None
         finally:
             if left or cancelled.is_set():
-                # The rest of the body would be read as the answer to the next request on this connection.
+                # Close the connection: the rest of the body would be read as the answer to the next request.
                 response.close()
             else:
                 response.release_conn()
 
     def list_at(self, url: str, length: int) -> bytes:
-        """The object at this URL, which must have this length. Raises OriginFailed, or TransferError if S3 refuses."""
+        """Returns the list at this URL, which must have `length` bytes.
+        Raises OriginFailed, or TransferError if S3 refuses."""
         try:
             response = self._pool.request("GET", url, timeout=_TIMEOUT, retries=ONLY_REDIRECTS, preload_content=False)
             try:
@@ -118,7 +119,7 @@ class Origin:
                 try:
                     self._url = self._get_url(refused)
                 except Stalled as error:
-                    # Peers may have the pieces: without S3 the transfer continues as long as bytes arrive at all.
+                    # Peers may have the pieces, so the transfer continues without S3 as long as any bytes arrive.
                     raise OriginFailed(str(error)) from error
 
     def _count(self, length: int) -> None:
@@ -134,7 +135,7 @@ _UNREACHED_SWARMS = 2
 
 
 class Reach:
-    """Whether this host reaches its peers, and whether they reach it."""
+    """Remembers whether this host can connect to other hosts, and whether they can connect to it."""
 
     def __init__(self) -> None:
         self._alone_until = 0.0
@@ -143,24 +144,26 @@ class Reach:
 
     @property
     def is_alone(self) -> bool:
-        """True for an hour after a swarm in which no peer answered: the seconds of another attempt are saved."""
+        """Whether no other host answered in the last swarm: for an hour, no further attempt is made."""
         return time.monotonic() < self._alone_until
 
     @property
     def is_reached(self) -> bool:
-        """False if no peer connected to this host in its last two swarms. Reset after an hour: firewalls change."""
+        """False if no other host connected to this one in its last two swarms.
+        Forgotten after an hour: firewalls change."""
         if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
             self._unreached = 0
         return self._unreached < _UNREACHED_SWARMS
 
     def was_alone(self, peers: int) -> None:
-        """None of this many peers answered."""
+        """Records that none of so many peers answered."""
         if peers >= _FEWEST_TO_BE_ALONE:
             log.warning("none of %d peers could be reached: for an hour this host downloads from S3 only", peers)
             self._alone_until = time.monotonic() + ALONE_SECONDS
 
     def swarm_ended(self, *, reached: bool, met_anyone: bool) -> None:
-        """`reached`: a peer connected to this host. `met_anyone`: this host connected to a peer."""
+        """Records the end of a swarm. `reached`: a peer connected to this host.
+        `met_anyone`: this host connected to a peer."""
         if reached:
             self._unreached = 0
         elif met_anyone:
@@ -182,11 +185,11 @@ _LARGE = BUFFER_BYTES // 2
 
 
 class Unreachable(Exception):
-    """No answer: a firewall, a dead host, or another service on that port."""
+    """The peer does not answer: a firewall, a dead host, or another service on that port."""
 
 
 class NotStarted(Exception):
-    """The connection was refused or closed at once: the peer does not take part in this swarm, or not yet."""
+    """The peer refused or closed the connection at once: it does not take part in this swarm, or not yet."""
 
 
 class PeerStalled(Exception):
@@ -194,14 +197,16 @@ class PeerStalled(Exception):
 
 
 class WholePieceOnly(Exception):
-    """The peer runs an older agent, which sends whole pieces only."""
+    """The peer runs an older agent, which can only send whole pieces."""
 
 
 class Broken(Exception):
-    """The connection broke, or the answer does not fit the request."""
+    """The connection broke, or the peer's answer does not fit the request."""
 
 
 class Connection:
+    """A TLS connection to another host."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -213,7 +218,7 @@ class Connection:
         self._wire.close()
 
     async def ask(self, path: str, header: str, more: str = "") -> tuple[int, int | None]:
-        """Sends a GET. Returns the status and length of the answer, whose body is read with `body` or `frames`."""
+        """Sends a GET request. Returns the answer's status and length; `body` or `frames` read its body."""
         request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n{more}\r\n"
         with _translated_errors():
             async with timeout(FIRST_BYTE_SECONDS):
@@ -226,7 +231,7 @@ class Connection:
         return int(status[1]), int(length[1]) if length else None
 
     async def body(self, length: int, most: int = BUFFER_BYTES) -> AsyncIterator[memoryview]:
-        """Yields the body in large chunks, as each is handed to a thread. A chunk is valid until the next one."""
+        """Yields the body in large chunks. Each chunk is valid only until the next one."""
         while length:
             wanted = min(length, most, _LARGE)
             with _translated_errors():
@@ -258,7 +263,7 @@ def _translated_errors() -> Iterator[None]:
 
 
 class Peer:
-    """One neighbour, and the idle connections to it."""
+    """A neighbour in the swarm, with the idle connections to it."""
 
     def __init__(self, terms: PeerTerms, swarm_id: str, agent_id: str, context: ssl.SSLContext | None = None) -> None:
         self.terms = terms
@@ -270,7 +275,7 @@ class Peer:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """An idle connection or a new one. It is kept for the next request unless this one fails."""
+        """Lends an idle connection or a new one. It is kept for the next request, unless this one fails."""
         connection = self._open_idle() or await self.connect()
         try:
             yield connection
@@ -280,7 +285,7 @@ class Peer:
         self._idle.append(connection)
 
     def _open_idle(self) -> Connection | None:
-        """An idle connection that the peer has not closed: it closes them after 30 s without a request."""
+        """Returns an idle connection that the peer has not closed; peers close them after 30 s without a request."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -292,7 +297,7 @@ class Peer:
         return await connection.ask(self._base + path, self._header)
 
     async def get_piece(self, connection: Connection, piece: int, length: int, offset: int | None) -> int:
-        """Requests a piece, or `length` bytes of it from `offset`. Returns 200 if they follow, else 404 or 429."""
+        """Requests a piece, or `length` bytes of it from `offset`. Returns 200 if the bytes follow, else 404 or 429."""
         ranged = "" if offset is None else f"Range: bytes={offset}-{offset + length - 1}\r\n"
         status, announced = await connection.ask(f"{self._base}piece/{piece}", self._header, ranged)
         if status in (404, 429) and not announced:
@@ -308,7 +313,8 @@ class Peer:
             self._idle.pop().close()
 
     async def connect(self) -> Connection:
-        """Connects to the first address that answers with the right certificate; the last good one is tried first."""
+        """Connects to the first address that shows the pinned certificate.
+        The address that worked last is tried first."""
         at = self.terms.at
         order = [(self._address + step) % len(at) for step in range(len(at))]
         attempts = {asyncio.ensure_future(self._try(at[place], rank)): place for rank, place in enumerate(order)}
@@ -357,16 +363,17 @@ def _close_unused(attempt: asyncio.Future[Connection]) -> None:
 # The lists that describe a file: one of its pieces, one of its blocks.
 #
 # They are too large for every host to fetch them from S3: 180 KB for each of 10,000 hosts are 1.8 GB. So a host
-# asks its
-# neighbours, and S3 only if none of them has the list. A list must have the SHA-256 that the transfer names.
+# asks its neighbours first, and S3 only if none of them has the list. A list must have the SHA-256 in the transfer.
 
-# For an optional list.
+# The same, for an optional list.
 _ATTEMPTS = 4
 _LONGEST_PAUSE = 8.0
 
 
 class SharedList:
-    """`name` is its path on a peer's port. A delivery can do without an `optional` list."""
+    """A list that describes the file, of its pieces or blocks, which hosts get from each other or from S3.
+
+    `name`: its path on a peer's port. `optional`: the delivery can continue without it."""
 
     def __init__(self, name: str, length: int, sha256: str, *, optional: bool = False) -> None:
         self.name = name
@@ -390,7 +397,7 @@ class SharedList:
         return True
 
     def accept(self, content: bytes) -> None:
-        """Accepts the content if it has the right SHA-256."""
+        """Stores the content if it has the right SHA-256."""
         if self.is_wanted and hashlib.sha256(content).hexdigest() == self._sha256:
             self.content = content
             self._over.set()
@@ -406,10 +413,10 @@ class SharedList:
         self.accept(content)
 
     async def find(self, rank: int, fetch: Callable[[], Awaitable[bytes]]) -> None:
-        """Fetches the list from S3 unless a neighbour sends it first. Hosts of low rank start first.
+        """Fetches the list from S3, unless a neighbour sends it first. Hosts of low rank start first.
 
-        While S3 is down, a list that is not optional is retried until the session gives up: without it the swarm ends,
-        and the pieces in the part file would be lost."""
+        While S3 is down, a list that is not optional is retried until the session gives up: without it the swarm
+        would end, and the pieces in the part file would be lost."""
         await asyncio.sleep(0.3 if rank < 2 else 0.3 + min(3.0, 0.5 + 0.02 * rank))
         attempts = 0
         while self.is_wanted:
@@ -435,8 +442,7 @@ _ASK_AGAIN = 0.5
 
 
 class Links:
-    """Connections over which a host follows its neighbours: they announce their pieces, and are asked for missing
-    lists."""
+    """Connections to all neighbours, over which they announce their pieces and are asked for missing lists."""
 
     def __init__(
         self, peers: Sequence[Peer], layout: Layout, chooser: Chooser, lists: Sequence[SharedList], wake: asyncio.Event
@@ -450,7 +456,9 @@ class Links:
         self.met_anyone = False
 
     async def follow(self, place: int) -> None:
-        """Follows a neighbour until cancelled. One that refuses is tried every second, a silent one less and less."""
+        """Reads a neighbour's announcements until cancelled.
+
+        One that refuses the connection is tried again every second, one that does not answer less and less often."""
         silence = _RETRY_SILENT
         while True:
             pause = _RETRY_REFUSED * random.uniform(0.7, 1.3)  # noqa: S311

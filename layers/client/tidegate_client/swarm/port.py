@@ -1,4 +1,4 @@
-"""The peer port: TLS identity, limits, and serving pieces to other hosts."""
+"""The peer port, at which a host serves pieces to other hosts: certificate, limits, requests and answers."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ from tidegate_client.swarm.wire import Layout, caller_of
 # --- identity
 # The host's certificate for its peers: self-signed, created once by the library `cryptography`
 # (`pip install 'tidegate-client[swarm]'`), and pinned by its SHA-256. Peers check only that digest, not its signature,
-# dates or names. Fetching from peers needs no certificate of one's own, and so not the library.
+# dates or names. A host that only fetches needs no certificate, and so not the library.
 
 FILE = "peer.pem"
 
 
 @dataclass(frozen=True)
 class Identity:
+    """The host's certificate for its peers: the path of its PEM file, and its SHA-256 (`pin`)."""
+
     path: Path
     pin: str
 
     def server_context(self) -> ssl.SSLContext:
+        """Returns the TLS context with which the port answers."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.path)
@@ -48,7 +51,7 @@ class Identity:
 
 
 def client_context() -> ssl.SSLContext:
-    """Verifies no certificate: the caller compares it with the pin before it sends anything."""
+    """Returns a TLS context that verifies no certificate: callers compare it with the pin before they send."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -57,11 +60,12 @@ def client_context() -> ssl.SSLContext:
 
 
 def pin_of(certificate: bytes) -> str:
+    """Returns the SHA-256 of a certificate, by which other hosts recognise it."""
     return base64.urlsafe_b64encode(hashlib.sha256(certificate).digest()).decode().rstrip("=")
 
 
 def load_identity(directory: Path) -> Identity:
-    """Loads the identity in the directory, and creates it if there is none that can be used."""
+    """Loads the host's certificate from the directory; creates one if there is none that can be used."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / FILE
     try:
@@ -89,7 +93,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def make_certificate() -> str:
-    """A new private key (P-256) and its certificate, both in PEM format. Needs the extra: see `no_port_reason`."""
+    """Creates a private key (P-256) and a certificate for it, both as PEM. Needs an extra: see `no_port_reason`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -102,7 +106,7 @@ def make_certificate() -> str:
         .issuer_name(name)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
-        # Valid for ever and whatever the host's clock says: it is trusted by its pin, which the API gives for each Job.
+        # Never expires, whatever the host's clock says: peers trust its pin, which the API sends with each Job.
         .not_valid_before(datetime(2020, 1, 1, tzinfo=timezone.utc))
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc))
         .sign(private, hashes.SHA256())
@@ -114,7 +118,7 @@ def make_certificate() -> str:
 
 
 def no_port_reason() -> str | None:
-    """Why this host can have no peer port, and what to do; None if it can have one."""
+    """Returns why this host cannot have a peer port, and what to do; None if it can."""
     try:
         import cryptography.x509  # noqa: F401
     except ImportError as error:
@@ -131,11 +135,11 @@ SLOT_SECONDS = 0.5
 
 
 class NoSlot(Exception):
-    """All upload slots are taken, and the queue is full or the wait was too long."""
+    """No upload slot is free: the queue is full, or the wait was too long."""
 
 
 class Slots:
-    """The upload slots of a host, for all its swarms. Near peers come first; otherwise first come, first served."""
+    """The upload slots of a host, shared by all its swarms. Near peers come first, then first come, first served."""
 
     def __init__(self, uploads: int = UPLOADS, waiting: int = WAITING, seconds: float = SLOT_SECONDS) -> None:
         self._free = uploads
@@ -147,7 +151,7 @@ class Slots:
 
     @asynccontextmanager
     async def hold(self, caller: str, *, near: bool) -> AsyncIterator[None]:
-        """Holds a slot. Raises NoSlot if none is free soon, or if the caller holds its share already."""
+        """Holds an upload slot. Raises NoSlot if none is free soon, or if the caller already uses its share."""
         if self._held[caller] >= UPLOADS_A_PEER:
             raise NoSlot
         self._held[caller] += 1
@@ -175,7 +179,7 @@ class Slots:
             async with timeout(self._seconds):
                 await turn
         except TimeoutError:
-            # If the slot was assigned at the moment of the time-out, it is held all the same.
+            # The slot may have been assigned at the moment of the time-out: then it is held.
             if turn.cancelled() or not turn.done():
                 raise NoSlot from None
         except asyncio.CancelledError:
@@ -200,7 +204,7 @@ class Slots:
 # Limits on the connections to the port, separately for callers with and without a valid token.
 
 CONNECTIONS, CONNECTIONS_A_PEER = 64, 3
-# Connections that have not presented a token yet: they must not take all the places of those that have.
+# The most connections without a token: they must not take all the places of callers with one.
 UNKNOWN, UNKNOWN_AN_ADDRESS = 32, 16
 # Every neighbour may connect at the same moment, with all its connections.
 NEW_A_SECOND = 48
@@ -211,7 +215,7 @@ class Refused(Exception):
 
 
 class Callers:
-    """The connections of one port."""
+    """Limits the connections to the port: by address until a caller has shown a valid token, then by agent id."""
 
     def __init__(self) -> None:
         self._open = 0
@@ -221,7 +225,7 @@ class Callers:
         self._recent: deque[float] = deque(maxlen=NEW_A_SECOND)
 
     def enter(self, host: str) -> Caller | None:
-        """Admits a connection from this address; None if a limit is reached."""
+        """Admits a connection from this address; returns None if a limit is reached."""
         now = time.monotonic()
         crowded = (
             self._open >= CONNECTIONS
@@ -249,7 +253,8 @@ class Caller:
         self._agent_id: str | None = None
 
     def identify(self, agent_id: str) -> None:
-        """Raises Refused if the caller has too many connections, or was another agent before."""
+        """Records which agent is calling.
+        Raises Refused if it has too many connections, or was another agent before."""
         if self._agent_id == agent_id:
             return
         if self._agent_id is not None:
@@ -291,13 +296,13 @@ def frame_bytes(layout: Layout) -> int:
 
 
 def read_frame(frame: bytes, layout: Layout) -> tuple[int, int]:
-    """The pieces that the sender has, and those that it is fetching from S3."""
+    """Returns the pieces that the sender has, and those that it is fetching from S3."""
     middle = _VERSION_BYTES + layout.bitmap_bytes
     return int.from_bytes(frame[_VERSION_BYTES:middle], "little"), int.from_bytes(frame[middle:], "little")
 
 
 class News:
-    """`state` returns the two sets of pieces for a frame."""
+    """Announces this host's pieces to the peers that follow it. `state` returns the two sets of pieces of a frame."""
 
     def __init__(self, layout: Layout, state: Callable[[], tuple[int, int]]) -> None:
         self._layout = layout
@@ -319,7 +324,7 @@ class News:
         self._schedule(GATHERED)
 
     def close(self) -> None:
-        """Disconnects all followers: a connection that nobody writes to would stay open after its peer has died."""
+        """Disconnects all followers: a connection without writes would stay open even if its peer is dead."""
         if self._timer is not None:
             self._timer.cancel()
         for writer in self._followers:
@@ -338,7 +343,7 @@ class News:
         self._timer = loop.call_later(after, self._send)
 
     def _send(self) -> None:
-        """Every frame has the complete state, so it can be skipped for a follower whose buffer is full."""
+        """Sends a frame to each follower but those whose buffer is full: every frame has the complete state."""
         self._timer = None
         frame = self._frame()
         for writer in self._followers:
@@ -358,7 +363,7 @@ _RANGE = re.compile(rb"\r\nRange: bytes=(\d{1,10})-(\d{1,10})\r\n", re.IGNORECAS
 
 
 class Served(Protocol):
-    """One swarm as the port uses it: implemented by the session, and by fakes in tests."""
+    """One swarm as the port sees it. The session implements it, and fakes in tests."""
 
     accept: bytes
 
@@ -381,6 +386,8 @@ class Served(Protocol):
 
 @dataclass
 class Request:
+    """A parsed request for a piece, a list or announcements."""
+
     swarm: Served
     caller: str
     path: str
@@ -390,7 +397,7 @@ class Request:
 
 
 def read_request(head: bytes, swarms: Mapping[str, Served]) -> Request:
-    """Parses the head of a request. Raises Refused unless it is a well-formed request of a neighbour."""
+    """Parses the head of a request. Raises Refused unless it is valid and has a token of a neighbour."""
     matched, authorization = _LINE.match(head), _AUTHORIZATION.search(head)
     if matched is None or authorization is None:
         raise Refused
@@ -425,7 +432,7 @@ PAUSE_SECONDS = 0.05
 
 
 class PeerServer:
-    """Serves all swarms of an agent. Used in one event loop only."""
+    """The server of the peer port, for all swarms of an agent. Used in one event loop only."""
 
     def __init__(
         self,
@@ -434,7 +441,7 @@ class PeerServer:
         slots: Slots,
         upload: RateLimit | None,
     ) -> None:
-        """`context` makes the TLS context with the host's certificate; None: without one nothing is served."""
+        """`context` creates the TLS context with the host's certificate; None: the host serves nothing."""
         self._addresses = addresses
         self._context = context
         self._slots = slots
@@ -454,7 +461,7 @@ class PeerServer:
         return self._addresses if self._sockets else []
 
     def bind(self) -> list[tuple[str, int]]:
-        """Binds the ports without listening. Returns the addresses, in which port 0 is replaced by the assigned one."""
+        """Binds the ports without listening. Returns the addresses; port 0 is replaced by the assigned port."""
         self._sockets = [_bound(address) for address in self._addresses]
         self._addresses = [bound.getsockname()[:2] for bound in self._sockets]
         return self._addresses
@@ -534,7 +541,8 @@ class PeerServer:
             task.add_done_callback(lambda ended, caller=caller: self._ended(ended, caller))  # type: ignore[misc]
 
     def _ended(self, task: asyncio.Task[None], caller: Caller) -> None:
-        """A callback of the task, because a task that is cancelled before it starts runs no `finally`."""
+        """Counts the connection as closed.
+        A callback of the task, because a task cancelled before its start runs no `finally`."""
         self._connections.discard(task)
         caller.leave()
 
@@ -587,7 +595,7 @@ class PeerServer:
         await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stream_news(self, swarm: Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Subscribes the caller to the session's announcements until either side closes."""
+        """Sends the session's announcements to the caller until either side closes."""
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
         swarm.subscribe(writer)
         try:
@@ -611,16 +619,16 @@ class PeerServer:
     async def _upload_body(
         self, request: Request, writer: asyncio.StreamWriter, head: bytes, length: int, read: Read
     ) -> None:
-        """Sends an answer with a body. It takes an upload slot and counts for the upload rate."""
+        """Sends an answer with a body. It uses an upload slot and counts towards the upload rate."""
         try:
             async with self._slots.hold(request.caller, near=request.swarm.is_near(request.caller)):
-                # Sent before the rate limit delays the body: the caller waits two seconds for the first byte.
+                # Sent before the rate limit delays the body: the caller waits only two seconds.
                 writer.write(head)
                 for offset in range(0, length, self._chunk):
                     wanted = min(self._chunk, length - offset)
                     chunk = await read(offset, wanted)
                     if len(chunk) != wanted:
-                        # The file became shorter: close, because other bytes would count as a bad piece.
+                        # The file became shorter. Close the connection: other bytes would count as a wrong piece.
                         raise Refused
                     if self._upload is not None:
                         await asyncio.sleep(self._upload.reserve(len(chunk)))
@@ -664,7 +672,7 @@ def _status(code: int, length: int = 0) -> bytes:
 
 
 def _unsent(writer: asyncio.StreamWriter) -> int:
-    """Bytes that were written and wait to be sent. Raises ConnectionResetError if nobody will get them."""
+    """Returns the bytes that are written but not sent yet. Raises ConnectionResetError if the connection is lost."""
     with lost_connections():
         return writer.transport.get_write_buffer_size()
 

@@ -1,4 +1,4 @@
-"""One file in the swarm, and all files of this host."""
+"""One file in its swarm (`Session`), and all sessions of a host (`Sessions`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TICK = 0.1
 _MOST_RECHECKS = 2
 # How long to wait for the list of blocks.
 _BLOCKS_SECONDS = 6.0
-# An old file more than so many times as large as the new one is not searched.
+# An old file is not searched if it is more than this many times as large as the new one.
 _OLD_AT_MOST = 4
 
 
@@ -54,7 +54,7 @@ class Phase(Enum):
 
 
 class Session:
-    """Belongs to one event loop. `fetch` returns when the file is complete; serving continues until `close`."""
+    """Fetches one file with its swarm and serves it to other hosts, until `close`. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Session:
         )
 
     def _block_list(self) -> SharedList | None:
-        """None unless there is an older version of the file of a suitable size."""
+        """Returns the list of blocks to fetch; None if there is no suitable older version to copy blocks from."""
         layout, old = self.terms.layout, self._old
         if old is None or self.terms.blocks_sha256 is None or layout.piece_size % BLOCKS_A_PIECE:
             return None
@@ -135,7 +135,7 @@ class Session:
     # --- fetching
 
     async def fetch(self, signature: str) -> None:
-        """Returns when the whole file is on disk and has this SHA-256."""
+        """Fetches the file; returns once all of it is on disk and has this SHA-256."""
         try:
             for place in range(len(self._peers)):
                 self._tasks.spawn(self._links.follow(place))
@@ -170,7 +170,7 @@ class Session:
         try:
             await self._tools.on_disk(store.load_existing, self._raise_if_cancelled)
         except BaseException:
-            # Nobody else would close it, and an open descriptor keeps the disk space of the removed part file.
+            # Nobody else would close it, and an open descriptor keeps the disk space of the deleted part file in use.
             store.close()
             raise
         self._transfers.store = self.store = store
@@ -182,7 +182,7 @@ class Session:
         self._changed()
 
     async def _reuse(self, store: PieceStore, listed: SharedList) -> None:
-        """Copies unchanged blocks from the older version, so that only the rest is fetched."""
+        """Copies unchanged blocks from the older version, so that only the others are fetched."""
         self.figures.reused_bytes = 0
         until = time.monotonic() + _BLOCKS_SECONDS
         while not await listed.wait(TICK) and time.monotonic() < until:
@@ -245,7 +245,7 @@ class Session:
     # --- serving
 
     def list_of(self, name: str) -> bytes | None:
-        """The list `pieces` or `blocks`; None if this host does not have it."""
+        """Returns the list `pieces` or `blocks`; None if this host does not have it."""
         if name == "blocks":
             return self._blocks.content if self._blocks else None
         return self.store.piece_list if self.store else None
@@ -283,18 +283,18 @@ class Session:
         return self.store.have if self.store else 0, fetching
 
     def use_complete(self, store: PieceStore) -> None:
-        """Serves a file that the host had already; there is nothing to fetch."""
+        """Serves a file that the host had already, so that nothing is fetched."""
         self.store = store
         self._chooser.have = store.have
 
     def seed(self) -> None:
-        """Call it when the file has its final name: from now on the session only serves."""
+        """Ends fetching and only serves from now on. Call it when the file has its final name."""
         if self.store is not None:
             self.store.seal()
         self.phase = Phase.SEEDING
 
     def is_stale(self) -> bool:
-        """True if the file that is served was changed, replaced or removed."""
+        """Returns whether the file that is served was changed, replaced or removed."""
         return self.phase is Phase.SEEDING and self.store is not None and self.store.is_stale()
 
     def close(self) -> None:
@@ -313,7 +313,9 @@ _WAIT_SECONDS = 0.2
 
 
 class Sessions:
-    """Used by the delivery threads and by the event loop."""
+    """The sessions of a host by swarm id. One delivery fetches a file; others of the same host wait and copy it.
+
+    Used by the delivery threads and by the event loop."""
 
     def __init__(self) -> None:
         # None while a delivery has reserved the swarm and not opened its session yet.
@@ -330,7 +332,7 @@ class Sessions:
         return list(self._by_id)
 
     def reserve(self, swarm_id: str) -> bool:
-        """Returns False if another delivery of this host, for another container, has reserved the swarm."""
+        """Reserves a swarm for one delivery; returns False if another delivery of this host has reserved it."""
         with self._changed:
             if swarm_id in self._by_id:
                 return False
@@ -347,7 +349,7 @@ class Sessions:
             self._by_id[swarm_id] = session
 
     def changed(self) -> None:
-        """Wakes deliveries that wait for a session's file."""
+        """Wakes the deliveries that wait for a session's file."""
         with self._changed:
             self._changed.notify_all()
 
@@ -362,7 +364,7 @@ class Sessions:
             return session
 
     def wait_for_file(self, swarm_id: str, cancelled: Callable[[], bool]) -> Session | None:
-        """Waits for the other delivery. Returns its session once it has the file; None if that delivery failed."""
+        """Waits until the other delivery has the file and returns its session; None if that delivery failed."""
         while True:
             with self._changed:
                 if swarm_id not in self._by_id:

@@ -1,4 +1,4 @@
-"""Pieces on disk: verified blocks, local files that already have them, the partial file."""
+"""Pieces on disk: the part file of a delivery, and unchanged blocks that are found in an older version of the file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from tidegate_client.swarm.wire import DIGEST_BYTES, Layout, Terms, is_piece_lis
 # --- blocks
 # Finds blocks of a new file in an older version of it, at any offset.
 #
-# The library lists the blocks of the new file (`tidegate.files.blocks`): a probe of 16 bytes and half a SHA-256 for
-# each.
-# Blocks are searched in order. Each is expected right behind the one found before; if it is not there, its probe is
-# searched around that offset, in a range that grows with the number of blocks missed. So inserted or removed bytes
-# cost a
-# search of a few times their length. Every block is verified by its digest, so the old file need not be trusted.
+# The library lists the blocks of the new file (`tidegate.files.blocks`), each with a probe of 16 bytes and half a
+# SHA-256. Blocks are searched in order. Each is expected right behind the one found before; if it is not there, its
+# probe is searched around that offset, in a range that grows with the number of missed blocks. So inserted or removed
+# bytes cost a search of a few times their length. Every block is verified, so the old file need not be trusted.
 
 BLOCKS_A_PIECE = 16
 PROBE_BYTES = 16
@@ -36,7 +34,7 @@ _WINDOW = 4 << 20
 
 @dataclass(frozen=True)
 class BlockList:
-    """The block list of a file, as the library made it."""
+    """The list of a file's blocks, as the library made it."""
 
     layout: Layout
     entries: bytes
@@ -60,7 +58,7 @@ class BlockList:
         return self.entries[at + ENTRY_BYTES - BLOCK_DIGEST_BYTES : at + ENTRY_BYTES]
 
     def probe(self, block: int) -> tuple[int, bytes] | None:
-        """The probe's offset in the block, and its bytes; None if the block has none."""
+        """Returns the probe's offset in the block, and its bytes; None if the block has none."""
         at = block * ENTRY_BYTES
         offset = int.from_bytes(self.entries[at : at + 4], "big")
         if offset == _NO_PROBE or offset + PROBE_BYTES > self.length(block):
@@ -68,10 +66,12 @@ class BlockList:
         return offset, self.entries[at + 4 : at + 4 + PROBE_BYTES]
 
     def blocks_of(self, piece: int) -> range:
+        """Returns the numbers of the blocks of a piece."""
         first = piece * BLOCKS_A_PIECE
         return range(first, min(first + BLOCKS_A_PIECE, self.count))
 
     def is_right(self, block: int, content: bytes) -> bool:
+        """Returns whether the content is that of the block."""
         right_length = len(content) == self.length(block)
         return right_length and hashlib.sha256(content).digest()[:BLOCK_DIGEST_BYTES] == self.digest(block)
 
@@ -85,7 +85,7 @@ def block_count(layout: Layout) -> int:
 
 
 class OldFile:
-    """Read by offset and not mapped: if somebody truncates the file, reads are short and there is no SIGBUS."""
+    """An older version of a file, read by offset. Not memory-mapped: truncating the file then causes no SIGBUS."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -102,7 +102,7 @@ class OldFile:
 
 
 class BlockFinder:
-    """`stop` is called before each block; it raises to end the search."""
+    """Finds blocks of a new file in an older version of it. `stop` is called before each block and may raise to end."""
 
     def __init__(self, blocks: BlockList, old: OldFile, stop: Callable[[], None] = lambda: None) -> None:
         self._blocks = blocks
@@ -179,9 +179,9 @@ class BlockFinder:
 
 
 def _is_turn(missed: int) -> bool:
-    """Whether to search for this block of a run of missed ones: the first 8, then 8, 12, 16, 24, 32 and so on.
+    """Returns whether to search for this block of a run of missed ones: the first 8, then 8, 12, 16, 24, 32 and so on.
 
-    So a long stretch of new content costs few searches."""
+    So a long range of new content costs few searches."""
     low = missed & -missed
     return missed < 8 or missed in (low, 3 * low)
 
@@ -197,11 +197,11 @@ CHUNK = 256 * 1024
 
 
 class StaleFile(Exception):
-    """The file was changed since it was verified."""
+    """The file was changed after it was verified."""
 
 
 class Span(NamedTuple):
-    """Bytes of a piece to fetch, and the SHA-256 (or its first bytes) that they must have."""
+    """A range of a piece to fetch, and the SHA-256 (or its first bytes) that the range must have."""
 
     offset: int
     length: int
@@ -209,10 +209,10 @@ class Span(NamedTuple):
 
 
 class Sink:
-    """Receives a piece, or its missing blocks, from one source, and verifies each span by itself.
+    """Receives a piece, or its missing blocks, from one source, and verifies each range.
 
-    So a source that sends wrong bytes is identified even if others write to the same piece. Once closed, a sink writes
-    nothing more, however late its source is."""
+    So a source of wrong bytes is identified even if others write to the same piece. A closed sink writes nothing
+    more, however late its source is."""
 
     def __init__(self, store: PieceStore, piece: int, *, whole: bool = False) -> None:
         self._store = store
@@ -231,7 +231,7 @@ class Sink:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Offset and length of each range to request, in the order in which they must be written."""
+        """Returns offset and length of each range to request, in the order in which they must be written."""
         joined: list[tuple[int, int]] = []
         for span in self._spans:
             if joined and sum(joined[-1]) == span.offset:
@@ -266,13 +266,15 @@ class Sink:
             self._closed = True
 
     def is_right(self) -> bool:
-        """True if all bytes were received and every span has its digest."""
+        """Returns whether all bytes were received and every range has its digest."""
         return self.received == self.wanted and not self._wrong
 
 
 class PieceStore:
+    """The file of a delivery, piece by piece: writes, verifies and serves pieces."""
+
     def __init__(self, descriptor: int, layout: Layout, digests: bytes) -> None:
-        """Duplicates the descriptor, so that it can serve the file after the caller has closed it."""
+        """Duplicates the descriptor, so that the file can be served after the caller has closed it."""
         self.layout = layout
         self._digests = digests
         self._file = os.dup(descriptor)
@@ -295,10 +297,10 @@ class PieceStore:
         return self._digests[piece * DIGEST_BYTES : (piece + 1) * DIGEST_BYTES]
 
     def load_existing(self, stop: Callable[[], None] = lambda: None) -> int:
-        """Finds the pieces that are in the file already, and allocates the rest. Returns the set of pieces.
+        """Finds the pieces that the file has already and allocates space for the rest. Returns the set of pieces.
 
-        Raises OSError here if the disk is too small, before anything is fetched. `stop` is called before each piece;
-        it raises to end the search, since a large part file takes minutes to hash."""
+        Raises OSError if the disk is too small, before anything is fetched. `stop` is called before each piece and
+        may raise: hashing a large part file takes minutes."""
         size = os.fstat(self._file).st_size
         if size > self.layout.size:
             os.ftruncate(self._file, self.layout.size)
@@ -316,7 +318,7 @@ class PieceStore:
         return [Span(0, self.layout.length(piece), self.digest_of(piece))]
 
     def spans(self, piece: int) -> list[Span]:
-        """The missing blocks of a piece; the whole piece if none of its blocks is here."""
+        """Returns the missing blocks of a piece; the whole piece if none of its blocks is here."""
         blocks = self._blocks
         if blocks is None or not any(self._blocks_here >> block & 1 for block in blocks.blocks_of(piece)):
             return self.whole_piece(piece)
@@ -331,15 +333,15 @@ class PieceStore:
         return sum(span.length for span in self.spans(piece))
 
     def forget_blocks(self, piece: int) -> None:
-        """Makes the next attempt fetch all blocks of the piece: its digest was wrong, though that of each fetched block
-        was right."""
+        """Makes the next attempt fetch the whole piece: its digest was wrong, though each fetched block was right."""
         if self._blocks is not None:
             self._blocks_here &= ~sum(1 << block for block in self._blocks.blocks_of(piece))
 
     def reuse(self, old: OldFile, blocks: BlockList, stop: Callable[[], None]) -> int:
-        """Copies the blocks of missing pieces that an older version of the file has. Returns the bytes copied.
+        """Copies the blocks of missing pieces that an older version of the file has. Returns the number of bytes
+        copied.
 
-        Pieces that are complete then are verified. `stop` raises to end the search."""
+        Pieces that become complete are verified. `stop` may raise to end the search."""
         self._blocks = blocks
 
         def wanted(block: int) -> bool:
@@ -374,7 +376,7 @@ class PieceStore:
             offset, view = offset + written, view[written:]
 
     def is_right_on_disk(self, piece: int) -> bool:
-        """Reads the piece from disk and compares its SHA-256."""
+        """Reads the piece from disk and returns whether it has the right SHA-256."""
         start, left = self.layout.start(piece), self.layout.length(piece)
         hashed = hashlib.sha256()
         while left:
@@ -386,7 +388,7 @@ class PieceStore:
         return hashed.digest() == self.digest_of(piece)
 
     def recheck(self) -> int:
-        """Hashes all pieces in `have` again. Returns those that are wrong now, which are no longer in `have`."""
+        """Hashes all pieces in `have` again. Removes those that are wrong now, and returns them."""
         lost = sum(
             1 << piece
             for piece in range(self.layout.count)
@@ -400,9 +402,10 @@ class PieceStore:
         return lost
 
     def hash_ahead(self) -> None:
-        """Advances the SHA-256 of the whole file to its first missing piece. Returns at once if a thread does so now.
+        """Extends the SHA-256 of the whole file up to its first missing piece. Returns at once if another thread does
+        so.
 
-        Threads that waited for each other here could not write or serve pieces meanwhile."""
+        If threads waited for each other here, they could not write or serve pieces meanwhile."""
         if self._hashing.acquire(blocking=False):
             try:
                 self._hash_next_pieces()
@@ -410,7 +413,7 @@ class PieceStore:
                 self._hashing.release()
 
     def whole_digest(self) -> str:
-        """The SHA-256 of the file, all of whose pieces are here."""
+        """Returns the SHA-256 of the file. All its pieces must be here."""
         with self._hashing:
             self._hash_next_pieces()
             return self._whole.hexdigest()
@@ -427,9 +430,10 @@ class PieceStore:
             self._hashed_pieces += 1
 
     def seal(self) -> None:
-        """Call it when the file has its final name. From then on it is served only while it does not change.
+        """Ends writing: from now on the file is served only while it does not change. Call it when it has its final
+        name.
 
-        The file is opened again read-only: the kernel refuses to execute a file that is open for writing."""
+        The file is opened again read-only, because the kernel refuses to execute a file that is open for writing."""
         with self._users:
             writable, self._file = self._file, os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(writable)
@@ -437,7 +441,7 @@ class PieceStore:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """While the agent itself renames the sealed file or changes its owner or mode. Readers wait meanwhile."""
+        """Makes readers wait while the agent itself renames the sealed file or changes its owner or mode."""
         with self._users:
             yield
             if self._file >= 0 and self._sealed is not None:
@@ -448,7 +452,7 @@ class PieceStore:
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def is_stale(self) -> bool:
-        """True if the file is closed, or was changed, replaced or removed since it was sealed."""
+        """Returns whether the file is closed, or was changed, replaced or removed since it was sealed."""
         with self._users:
             return self._is_stale()
 
@@ -456,7 +460,7 @@ class PieceStore:
         return self._file < 0 or (self._sealed is not None and self._fingerprint() != self._sealed)
 
     def read(self, piece: int, offset: int, length: int) -> bytes:
-        """A part of a piece in `have`. Raises StaleFile if the file was changed or closed."""
+        """Returns a part of a piece in `have`. Raises StaleFile if the file was changed or closed."""
         with self._users:
             if self._is_stale():
                 raise StaleFile("the file was changed or closed")
@@ -474,7 +478,7 @@ class PieceStore:
 
 
 def copy_file(store: PieceStore | None, signature: str, file: BinaryIO) -> bool:
-    """Copies the file of another delivery. False if it is gone, was changed, or does not have this SHA-256."""
+    """Copies the file of another delivery. Returns False if it is gone, was changed, or does not have this SHA-256."""
     hashed = hashlib.sha256()
     if store is None:
         return False
@@ -494,7 +498,7 @@ def copy_file(store: PieceStore | None, signature: str, file: BinaryIO) -> bool:
 
 
 def complete_store(file: BinaryIO, terms: Terms) -> PieceStore | None:
-    """A store for a complete file; None if its pieces are not those of the swarm."""
+    """Returns a store that serves a complete file; None if its pieces are not those of the swarm."""
     digests, layout = [], terms.layout
     for piece in range(layout.count):
         hashed, start, left = hashlib.sha256(), layout.start(piece), layout.length(piece)

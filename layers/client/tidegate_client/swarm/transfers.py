@@ -1,4 +1,4 @@
-"""Transfers of pieces between this host, its peers and the origin."""
+"""Fetches pieces from other hosts and from S3, in tasks and threads, and verifies them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """A thread pool whose threads are daemons: a call that hangs does not delay the end of the process.
+    """A thread pool whose threads do not delay the end of the process, even if a call hangs.
 
     The interpreter waits for the threads of a ThreadPoolExecutor when it exits, even after `shutdown(wait=False)`."""
 
@@ -89,7 +89,7 @@ class DaemonThreads(Executor):
 
 @dataclass
 class Tools:
-    """What the sessions of one agent share."""
+    """The thread pools and the download limit that all sessions of one agent share."""
 
     agent_id: str
     disk: Executor
@@ -108,7 +108,7 @@ class Tools:
 
 
 class Tasks:
-    """The tasks of one session. Keeps the first unexpected error of any of them, and then sets `wake`."""
+    """The asyncio tasks of one session. Keeps the first unexpected error of any task, and then sets `wake`."""
 
     def __init__(self, wake: asyncio.Event) -> None:
         self._wake = wake
@@ -150,7 +150,7 @@ _CHUNKS_A_SECOND, _SMALLEST_CHUNK = 8, 16 * 1024
 
 @dataclass
 class Figures:
-    """The figures of a delivery that the host reports with its result."""
+    """The figures of a delivery, which the host reports with its result."""
 
     origin_bytes: int = 0
     peer_bytes: int = 0
@@ -168,7 +168,7 @@ class _Flight:
     step: Step
     sink: Sink
     cancelled: threading.Event = field(default_factory=threading.Event)
-    # Two sources wrote to the same place of the file: the piece must be verified on disk.
+    # Two sources wrote to the same range of the file, so the piece must be verified on disk.
     contested: bool = False
     task: asyncio.Task[None] | None = None
 
@@ -180,7 +180,7 @@ class _Flight:
 
 
 class Transfers:
-    """`changed` is called when there is something to announce to neighbours or to decide."""
+    """The pieces that a session is fetching. `changed` is called when there is something to announce or decide."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class Transfers:
     async def _finish(self, flight: _Flight) -> None:
         """Marks a piece as complete if the received bytes are right.
 
-        If two sources wrote it, or some of its blocks were here before, the piece must also be right on disk."""
+        If two sources wrote it, or some of its blocks were copied, the piece on disk is verified too."""
         store, step = self.store, flight.step
         assert store is not None
         if not flight.sink.is_right():
@@ -353,7 +353,7 @@ class Transfers:
             self._changed()
 
     def _abort_session(self, flight: _Flight, error: BaseException) -> None:
-        """The disk or S3 failed in a way that another source does not help."""
+        """Ends the session: the disk or S3 failed, and another source would not help."""
         self._fail(flight, Failure.BROKEN)
         self._tasks.fail(error)
 

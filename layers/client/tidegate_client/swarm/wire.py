@@ -1,4 +1,4 @@
-"""What goes over the wire: layout of pieces, terms of a swarm, messages."""
+"""What hosts exchange: pieces of a file, the terms of a swarm, tokens, and the connection's receive buffer."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Layout:
         return min(self.piece_size, self.size - self.start(piece))
 
     def bytes_of(self, pieces: int) -> int:
-        """The number of bytes in a set of pieces. Only the last piece may be shorter than the others."""
+        """Returns the number of bytes in a set of pieces. Only the last piece may be shorter than the others."""
         last = self.count - 1
         short = self.piece_size - self.length(last) if pieces >> last & 1 else 0
         return count_bits(pieces) * self.piece_size - short
 
 
 def pieces_in(pieces: int) -> Iterator[int]:
-    """The numbers of the pieces in a set, lowest first."""
+    """Yields the numbers of the pieces in a set, lowest first."""
     while pieces:
         lowest = pieces & -pieces
         yield lowest.bit_length() - 1
@@ -65,17 +65,17 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_PEERS = 64
 _MOST_PIECES = 1 << 20
 _TOKEN_BYTES = 16
-# With a shorter key strangers could guess tokens.
+# With a shorter key, strangers could guess tokens.
 _SHORTEST_ACCEPT_KEY = 16
 
 
 class BadTerms(ValueError):
-    """This agent cannot use the swarm block, so it downloads the file from S3."""
+    """This agent cannot use the transfer's swarm block, so it downloads the file from S3."""
 
 
 @dataclass(frozen=True)
 class PeerTerms:
-    """A neighbour: its addresses, the SHA-256 of its certificate (`pin`) and the token to call it with."""
+    """A neighbour: its addresses, the SHA-256 of its certificate (`pin`), and the token for calls to it."""
 
     id: str
     at: tuple[tuple[str, int], ...]
@@ -86,7 +86,9 @@ class PeerTerms:
 
 @dataclass(frozen=True)
 class Terms:
-    """Times are in seconds by the server's clock: `age` since dispatch, `lasts` until the Job's deadline."""
+    """The terms of a swarm for one host: the file's layout, the host's neighbours and the times.
+
+    Times are seconds by the server's clock: `age` since dispatch, `lasts` until the Job's deadline."""
 
     id: str
     number: int
@@ -109,7 +111,7 @@ class Terms:
 
 
 def read_terms(block: Mapping[str, Any], size: int) -> Terms:
-    """Parses the swarm block of a transfer of `size` bytes. Raises BadTerms."""
+    """Parses the swarm block of a transfer of `size` bytes. Raises BadTerms if it cannot be used."""
     try:
         terms = Terms(
             id=str(block["id"]),
@@ -170,12 +172,12 @@ def encode(raw: bytes) -> str:
 
 
 def authorization(caller: str, token: str) -> str:
-    """The Authorization header with which an agent calls a peer."""
+    """Returns the Authorization header with which an agent calls another host."""
     return f"Swarm {encode(caller.encode())}.{token}"
 
 
 def caller_of(authorization: str, swarm_id: str, accept: bytes) -> str | None:
-    """The agent id in an Authorization header; None unless its token is valid for this swarm and this host."""
+    """Returns the agent id in an Authorization header; None unless its token is valid for this swarm and this host."""
     scheme, _, credentials = authorization.partition(" ")
     encoded_id, _, token = credentials.partition(".")
     if scheme != "Swarm" or not token:
@@ -190,24 +192,24 @@ def caller_of(authorization: str, swarm_id: str, accept: bytes) -> str | None:
 
 
 def is_piece_list(content: bytes, terms: Terms) -> bool:
+    """Returns whether this is the list of pieces that the terms name."""
     return hashlib.sha256(content).hexdigest() == terms.pieces_sha256
 
 
 BUFFER_BYTES = 512 * 1024
-# One read of a socket, and a TLS record that began in the one before. Before Python 3.11 TLS hands over all of it, also
+# One read of a socket, and a TLS record that began in the read before. Before Python 3.11, TLS delivers all of it even
 # after reading was paused.
 _READ_BYTES = (256 + 16) * 1024
 
 
 class Ended(Exception):
-    """The peer closed the connection, or it broke."""
+    """The other host closed the connection, or it broke."""
 
 
 class Wire(asyncio.BufferedProtocol):
-    """The receive buffer of a connection to a peer. TLS decrypts into it; chunks go from it to disk without a copy.
+    """The receive buffer of a connection to another host. TLS decrypts into it, and chunks go to disk without a copy.
 
-    A chunk returned by `borrow` must be given back before the next `borrow`: its part of the buffer is reused.
-    """
+    A chunk that `borrow` returned must be given back before the next `borrow`, which reuses its part of the buffer."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES + _READ_BYTES))
@@ -250,7 +252,7 @@ class Wire(asyncio.BufferedProtocol):
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that have arrived and were not taken."""
+        """The number of bytes that have arrived and were not read yet."""
         return self._end - self._start
 
     @property
@@ -269,7 +271,7 @@ class Wire(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> bytes | None:
-        """The peer's certificate, DER."""
+        """Returns the other host's certificate, in DER."""
         if self._transport is None:
             return None
         found: bytes | None = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -287,7 +289,7 @@ class Wire(asyncio.BufferedProtocol):
             self._waiter = None
 
     async def until(self, mark: bytes, most: int) -> bytes:
-        """Everything up to and including `mark`. Raises Ended if it is not within the next `most` bytes."""
+        """Returns everything up to and including `mark`. Raises Ended if it is not within the next `most` bytes."""
         while True:
             found = bytes(self._buffer[self._start : min(self._end, self._start + most)])
             at = found.find(mark)
@@ -306,7 +308,7 @@ class Wire(asyncio.BufferedProtocol):
         return found
 
     def borrow(self, most: int) -> memoryview:
-        """At most this many of the bytes that have arrived. They stay in the buffer until they are given back."""
+        """Returns at most so many of the bytes that have arrived. They stay in the buffer until `give_back`."""
         return self._buffer[self._start : min(self._end, self._start + most)]
 
     def give_back(self, length: int) -> None:
@@ -314,7 +316,7 @@ class Wire(asyncio.BufferedProtocol):
         self._make_room()
 
     def _make_room(self) -> None:
-        """May move the bytes in the buffer, so call it only while no chunk is taken."""
+        """Frees space, which may move the bytes in the buffer: call it only while no chunk is borrowed."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._paused and self._start:
