@@ -1,1 +1,1 @@
-"""The whole system on one machine: starts the emulator, deploys template.yaml, runs a demo."""
+"""Runs the whole system on one machine: starts an AWS emulator, deploys template.yaml to it, plays a demo."""

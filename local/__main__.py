@@ -21,6 +21,7 @@ from tidegate_client import Client, TidegateError
 
 
 def run(place: Place) -> int:
+    """Runs the local cloud until Ctrl-C. On its first start, also distributes a file as a first look."""
     with cloud_up(place) as up:
         show(up)
         if up.first:
@@ -28,7 +29,7 @@ def run(place: Place) -> int:
 
             say("\nA first look at what it does (`make demo` shows more):")
             tour(up, FIRST_LOOK)
-        # If `make` is killed, no signal comes here.
+        # If `make` is killed, this process gets no signal.
         parent = os.getppid() if "MAKELEVEL" in os.environ else None
         while up.emulator.alive():
             if parent not in (None, os.getppid()):
@@ -38,6 +39,7 @@ def run(place: Place) -> int:
 
 
 def demo(place: Place) -> int:
+    """Starts the local cloud, plays the tour of `local/demo`, and stops it."""
     from local.demo.tour import tour
 
     # Shorter windows than the default, so that nobody has to wait.
@@ -46,7 +48,7 @@ def demo(place: Place) -> int:
 
 
 def smoke(place: Place) -> int:
-    """Tries one of everything against the stack of API_URL and KEY; without API_URL, against a local cloud."""
+    """Runs `tidegate doctor` against the stack of API_URL and KEY, or without API_URL against a local cloud."""
     from tidegate_client.cli import main as tidegate
 
     if url := os.environ.get("API_URL"):
@@ -56,6 +58,7 @@ def smoke(place: Place) -> int:
 
 
 def clean(place: Place) -> int:
+    """Deletes the state of the local cloud."""
     # A running emulator would lose its files, and write them again when it stops.
     if place.cloud_file.exists() and port_in_use(port_of(place)):
         raise Failure(
@@ -71,7 +74,7 @@ def clean(place: Place) -> int:
 
 
 def port_of(place: Place) -> int:
-    """The port of the last run, which may differ from this command's."""
+    """Returns the port of the last run, which may differ from this command's."""
     try:
         kept = json.loads(place.cloud_file.read_text())
     except ValueError:
@@ -80,13 +83,14 @@ def port_of(place: Place) -> int:
 
 
 def show(up: Up) -> None:
+    """Prints the addresses, the admin key and the next commands."""
     cloud = up.cloud
     try:
         ticket = Client(cloud.api_url, cloud.admin_key).keys.sign_in_ticket().ticket
         console = f"""{cloud.console_url}#ticket={ticket}
             (signs you in, once, within a minute; later: {cloud.console_url} with a key)"""
     except TidegateError:
-        # Such as a lost answer on a busy machine: the ticket is in no other one.
+        # For example, the answer was lost on a busy machine: only that answer had the ticket.
         console = f"{cloud.console_url} (sign in with the admin key)"
     say(f"""
 Tidegate is up.

@@ -1,4 +1,4 @@
-"""Zips of the functions and layers, named by their content, so that an unchanged one is not sent again."""
+"""Zip files of functions and layers, named by a hash of their content: unchanged ones are not uploaded again."""
 
 from __future__ import annotations
 

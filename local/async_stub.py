@@ -1,7 +1,6 @@
-"""Writes layers/client/tidegate_client/async_client.pyi: the types of `AsyncClient`, generated from those of `Client`.
+"""Generates layers/client/tidegate_client/async_client.pyi, the types of `AsyncClient`, from those of `Client`.
 
-`python -m local.async_stub [check]`. A test checks that the file is up to date.
-"""
+`python -m local.async_stub [check]`. A test checks that the file is up to date."""
 
 from __future__ import annotations
 
@@ -73,6 +72,7 @@ _IMPORTS = {
 
 
 def text() -> str:
+    """Returns the source of the stub file."""
     parts = async_client.resources_of(Client("http://127.0.0.1", "key"))
     imports = {module: set(names) for module, names in _IMPORTS.items()}
     classes = [_class(type(part), imports) for part in parts.values()]

@@ -28,6 +28,8 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Up:
+    """A running local cloud. `first`: there was no stack before."""
+
     emulator: Emulator
     cloud: Cloud
     outputs: dict[str, str]
@@ -36,7 +38,7 @@ class Up:
 
 @contextmanager
 def cloud_up(place: Place, tell: Say = say) -> Iterator[Up]:
-    """Starts the emulator, deploys the stack to it, and stops it at the end."""
+    """Starts the emulator and deploys the stack to it; stops the emulator after the block."""
     with alone(place):
         yield from _up(place, tell)
 

@@ -1,7 +1,6 @@
-"""A second virtual environment with the Python version that is deployed, for the tests that should run on it.
+"""A second virtual environment, with the Python version of the deployed functions, for tests that should run on it.
 
-`python -m local.deployed make` creates it if that version is installed; `… say` prints whether it is.
-"""
+`python -m local.deployed make` creates it if that version is installed; `… say` prints whether it is."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ _UV = str(Path(sys.executable).parent / "uv")
 
 
 def version() -> str:
-    """The version in the template: "3.13" for `Runtime: python3.13`."""
+    """Returns the Python version in the template: "3.13" for `Runtime: python3.13`."""
     match = re.search(r"^ +Runtime: python(3\.\d+)$", (ROOT / "template.yaml").read_text(), re.MULTILINE)
     assert match, "template.yaml names no Python runtime"
     return match[1]
 
 
 def interpreter(wanted: str) -> str | None:
-    """Looks for it in `DEPLOYED_PYTHON`, uv, PATH, and the versions of pyenv."""
+    """Returns the path of this Python version, from `DEPLOYED_PYTHON`, uv, PATH or pyenv; None if there is none."""
     known = subprocess.run([_UV, "python", "find", wanted, "--no-python-downloads"], capture_output=True, text=True)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     candidates = [os.environ.get("DEPLOYED_PYTHON", ""), known.stdout.strip(), shutil.which(f"python{wanted}") or ""]
@@ -45,6 +44,7 @@ def _is(path: str, wanted: str) -> bool:
 
 
 def make() -> None:
+    """Creates the environment, or replaces one of another version."""
     wanted = version()
     python = None if _is(sys.executable, wanted) else interpreter(wanted)
     if python is None:
@@ -63,6 +63,7 @@ def make() -> None:
 
 
 def say() -> str:
+    """Returns a line that says which tests ran on the deployed Python version."""
     wanted = version()
     if _is(sys.executable, wanted):
         return f"  ✓ all tests run on Python {wanted}, the deployed version"

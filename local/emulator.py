@@ -31,6 +31,8 @@ ROOT_KEY, ROOT_SECRET = "test", "test"
 
 
 class Emulator:
+    """The MiniStack process of a local cloud, or an emulator that already runs at AWS_ENDPOINT_URL."""
+
     def __init__(self, place: Place) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,10 +68,9 @@ class Emulator:
         self._wait_until_healthy()
 
     def stop(self) -> bool:
-        """Ends the emulator and every function that it started; False if its state may not have been saved.
+        """Ends the emulator and every function that it started. Returns False if its state may not have been saved.
 
-        Its exit code would not say that: it ends its process group, and so itself, with SIGKILL once all is saved.
-        """
+        The exit code would not tell: once all is saved, MiniStack kills its own process group with SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return True
@@ -89,7 +90,9 @@ class Emulator:
         return ended
 
     def _port_is_free(self) -> bool:
-        """Waits for the emulator of a killed `make run`, which needs some seconds to save its state and end."""
+        """Waits until the port is free; returns False if it stays in use.
+
+        The emulator of a killed `make run` needs some seconds to save its state and end."""
         deadline = time.monotonic() + (STOP_SECONDS if self.place.cloud_file.exists() else 0)
         while port_in_use(self.place.port):
             if time.monotonic() >= deadline:
@@ -154,7 +157,7 @@ class Emulator:
 
 
 def client(place: Place, service: str, **options: Any) -> Any:
-    """A boto3 client of the emulator's root account."""
+    """Returns a boto3 client with the credentials of the emulator's root account."""
     session = Session(
         aws_access_key_id=ROOT_KEY,
         aws_secret_access_key=ROOT_SECRET,

@@ -1,4 +1,4 @@
-"""Computes how many bytes of environment variables each function would have. Lambda allows 4 KB."""
+"""Computes the size of each function's environment variables, of which Lambda allows 4 KB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RELEASE = "0123456789ab-20260101T000000Z-abcd"
 
 
 class Names:
-    """Stand-ins for names that are known only after the deployment, at least as long as the real ones."""
+    """Placeholders for names that exist only after the deployment, at least as long as the real ones."""
 
     def __init__(self, stack: str, region: str, parameters: Mapping[str, str]) -> None:
         self._stack, self._region, self._parameters = stack, region, parameters

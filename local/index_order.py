@@ -1,8 +1,7 @@
-"""Keeps the index partitions of MiniStack's DynamoDB in order, so that a Query reads its page only.
+"""Keeps the index partitions of MiniStack's DynamoDB sorted, so that a Query reads only its page.
 
-MiniStack sorts a whole partition and evaluates its key condition on every item for each page: a list of 40,000 records
-takes it seconds. On AWS a page costs the same whatever the partition holds.
-"""
+MiniStack sorts a whole partition and evaluates its key condition on every item for each page: a list of 40,000
+records takes it seconds. On AWS, a page costs the same whatever the partition holds."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ Order = tuple[Any, ...]
 
 
 class IndexOrder:
-    """Takes the place of `_query`, `_index_members` and `_index_item` of the given module."""
+    """Replaces `_query`, `_index_members` and `_index_item` of MiniStack's DynamoDB module."""
 
     def __init__(self, dynamodb: Any) -> None:
         self._dynamodb = dynamodb
         self._query: Callable[[Item], Any] = dynamodb._query
         self._members: Callable[[Item], Item] = dynamodb._index_members
         self._index_item: Callable[..., None] = dynamodb._index_item
-        # By table, index and partition: MiniStack's own members, and their keys in order. Where MiniStack has replaced
-        # its members, the order is not theirs any more and is made anew.
+        # By table, index and partition: MiniStack's own members, and their sorted keys. If MiniStack has replaced its
+        # members, the keys are sorted again.
         self._ordered: dict[tuple[str, str, Any], tuple[Item, list[Order]]] = {}
         self._lock = threading.RLock()
         self._current_query = threading.local()
@@ -42,7 +41,7 @@ class IndexOrder:
             self._current_query.data = None
 
     def members(self, table: Item) -> Item:
-        """Returns all members, but of the queried partition only those that the page can hold."""
+        """Returns the members of the table's indexes; of a queried partition, only those on the requested page."""
         members = self._members(table)
         data = getattr(self._current_query, "data", None) or {}
         partition = _partition_of(data)
@@ -75,7 +74,7 @@ class IndexOrder:
         return ordered
 
     def _order_of(self, table: Item, name: str, item: Item) -> Order:
-        """The order that MiniStack sorts by, then the table's own keys as its members have them."""
+        """Returns the sort key that MiniStack uses for an item: its index keys, then the table's own keys."""
         dynamodb = self._dynamodb
         _, ranges = dynamodb._index_key_lists(dynamodb._index_def(table, name))
         keys = dynamodb._index_order_keys(table, ranges)
@@ -99,7 +98,8 @@ class IndexOrder:
 
 
 def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
-    """Returns False if the item to remove is not at its place, so the order cannot be trusted."""
+    """Adds or removes an item's sort key.
+    Returns False if the key to remove is missing: the list is then unreliable."""
     at = bisect_left(ordered, order)
     is_there = at < len(ordered) and ordered[at] == order
     if add:
@@ -112,7 +112,7 @@ def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
 
 
 def _partition_of(data: Item) -> Any:
-    """Returns the partition if it is the whole key condition: `#h = :h`."""
+    """Returns the partition of a Query if its key condition is only `#h = :h`, else None."""
     parts = str(data.get("KeyConditionExpression") or "").split()
     if not data.get("IndexName") or len(parts) != 3 or parts[1] != "=" or not parts[2].startswith(":"):
         return None

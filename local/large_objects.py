@@ -1,8 +1,8 @@
 """Keeps large objects of the local cloud on disk.
 
-MiniStack keeps the parts of an upload in memory, joins them there, and reads a whole object to answer one range of it:
-a file of 20 GB would take twice its size in memory. Here, parts and objects above a limit are files that are streamed.
-"""
+MiniStack keeps the parts of an upload in memory, joins them there, and reads a whole object to answer one range of
+it: a file of 20 GB would take twice its size in memory. Here, parts and objects above a limit are files that are
+streamed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Send = Callable[..., Coroutine[Any, Any, None]]
 
 
 class OnDisk(bytes):
-    """A span of a file that takes the place of its bytes where MiniStack only measures, slices and sends them."""
+    """A range of a file that acts as its bytes where MiniStack only measures, slices and sends them."""
 
     path: Path
     start: int
     size: int
     # The digest of a part, computed when it was uploaded.
     known_md5: bytes | None = None
-    # Whether the file is deleted with this object: that of a part is, after it was joined or its upload aborted.
+    # Whether the file is deleted with this object. A part's file is, once it was joined or its upload was aborted.
     owned = False
 
     @classmethod
@@ -74,7 +74,7 @@ class OnDisk(bytes):
 
 
 def streamed(send_response: Send) -> Send:
-    """Sends bodies on disk in chunks, as fast as the receiver reads."""
+    """Wraps MiniStack's `send_response`: bodies on disk are sent in chunks, as fast as the receiver reads."""
 
     async def sent(send: Any, status: int, headers: dict[str, str], body: Any, **kwargs: Any) -> None:
         if not isinstance(body, OnDisk):
@@ -162,7 +162,7 @@ def read_whole(body: bytes) -> bytes:
 
 
 def spilled(body: bytes) -> OnDisk:
-    """Writes a part to a temporary file. Zeros take no disk space."""
+    """Writes a part to a temporary file. A part of zeros takes no disk space."""
     handle, name = tempfile.mkstemp(prefix="part-")
     with os.fdopen(handle, "wb") as file:
         if body == bytes(len(body)):
@@ -175,7 +175,7 @@ def spilled(body: bytes) -> OnDisk:
 
 
 def join(parts: list[dict[str, Any]], path: Path) -> None:
-    """Appends the parts to the file, and deletes each when it was copied, so that little disk space is used twice."""
+    """Appends the parts to the file. Each is deleted once it was copied, so that little disk space is used twice."""
     with path.open("wb") as out:
         for part in parts:
             body = part["body"]
@@ -192,6 +192,7 @@ def join(parts: list[dict[str, Any]], path: Path) -> None:
 
 
 def is_hole(path: Path) -> bool:
+    """Returns whether the file has no data blocks, so that all its bytes are zeros."""
     with path.open("rb") as file, contextlib.suppress(OSError):
         os.lseek(file.fileno(), 0, os.SEEK_DATA)
         return False

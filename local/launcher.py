@@ -1,7 +1,6 @@
 """Runs MiniStack with patches for differences from AWS that matter here. Started by emulator.py.
 
-Every patch names the difference, and can be removed when MiniStack no longer has it.
-"""
+Every patch names the difference, and can be removed when MiniStack no longer has it."""
 
 from __future__ import annotations
 
@@ -49,7 +48,8 @@ def class_name(log: str) -> str | None:
 
 
 def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
-    """Names an exception by its class, as Step Functions on AWS does; MiniStack names each one Runtime.HandlerError."""
+    """Names an error by its exception class, as Step Functions on AWS does.
+    MiniStack's name is Runtime.HandlerError for all."""
 
     def executed(*args: Any, **kwargs: Any) -> Result:
         result = execute(*args, **kwargs)
@@ -62,6 +62,8 @@ def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Authorises batch calls of SQS like the single call, as AWS does."""
+
     def extracted(*args: Any, **kwargs: Any) -> str | None:
         action = extract(*args, **kwargs)
         return BATCH_ACTIONS.get(action, action) if action else action
@@ -70,7 +72,7 @@ def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | No
 
 
 def bodiless(send_response: Serve) -> Serve:
-    """Sends an empty body for a null one, as a function may answer with 204; MiniStack fails to encode it."""
+    """Sends an empty body for null, with which a function may answer 204; MiniStack cannot encode null."""
 
     async def sent(send: Any, status: int, headers: Any, body: bytes | str | None, **kwargs: Any) -> None:
         await send_response(send, status, headers, body or b"", **kwargs)
@@ -79,10 +81,9 @@ def bodiless(send_response: Serve) -> Serve:
 
 
 def fronted(serve: Serve, api_id: str) -> Serve:
-    """Serves the HTTP API at the short path /tidegate, and redirects a browser there from `/`.
+    """Serves the HTTP API at the short path /tidegate, and redirects a browser from `/` to it.
 
-    Without this, an unsigned `GET /` would list the buckets even with AUTH=true.
-    """
+    Without this, an unsigned `GET /` would list the buckets even with AUTH=true."""
 
     async def front(scope: dict[str, Any], receive: Any, send: Any) -> None:
         path = scope.get("path", "")
@@ -107,6 +108,7 @@ def fronted(serve: Serve, api_id: str) -> Serve:
 
 
 def signed(scope: dict[str, Any]) -> bool:
+    """Returns whether a request has an AWS signature."""
     return b"X-Amz-Signature" in scope["query_string"] or any(name == b"authorization" for name, _ in scope["headers"])
 
 
@@ -119,7 +121,7 @@ def keep_queue_names(sqs: Any) -> None:
 def gathering(
     receive: Callable[[str, int], list[Result]], window_of: Callable[[str], float], wake: Callable[[], None]
 ) -> Callable[[str, int], list[Result]]:
-    """Collects a batch for MaximumBatchingWindowInSeconds, as AWS does; MiniStack invokes the function per message."""
+    """Collects a batch for MaximumBatchingWindowInSeconds, as AWS does; MiniStack would pass on each message alone."""
     gathered: dict[str, tuple[float | None, list[Result]]] = {}
 
     def received(queue_url: str, most: int) -> list[Result]:
@@ -155,16 +157,16 @@ def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str)
 
 
 def processes_per_core() -> float:
-    """How many processes want a core of this machine, for each core; at least 1."""
+    """Returns how many processes are ready to run for each core of this machine; at least 1."""
     try:
         wanting = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, IndexError, ValueError):
         wanting = round(os.getloadavg()[0])
-    # The one that asks is one of them.
+    # This process is one of them.
     return max(1.0, (wanting - 1) / (os.cpu_count() or 1))
 
 
-# Functions that answer callers. They get a minute at least: for as long as callers wait. And four at most: a function
+# Functions that answer callers. They get at least a minute, because callers wait that long. And at most four: a function
 # that was killed holds the caller's Idempotency-Key until it would have been ended.
 ANSWERING = re.compile(r"-(?:Api|Submit)Function-")
 ANSWERING_SECONDS = 60
@@ -172,14 +174,14 @@ LONGEST_ANSWER_SECONDS = 240
 
 
 class PatientConfig(dict[str, Any]):
-    """The configuration of a function whose time-out grows with the load of the machine.
+    """The configuration of a function, with a time-out that grows with the load of the machine.
 
     On AWS a function has a processor of its own. Here a hundred may share two: a function that is killed at its
-    time-out would begin again with all its imports, and one that is called often would never get to an end.
+    time-out would begin again with all its imports, and one that is called often would never finish.
 
-    A function that answers callers holds their Idempotency-Key for as long as it may run, and reads that when its
-    process starts. What ends it later must be the same: two that ran side by side have made two records.
-    """
+    A function that answers callers holds their Idempotency-Key for as long as it may run, and reads that time when
+    its process starts. The emulator must use the same time to end it: two processes side by side have made two
+    records."""
 
     load_at_start = 1.0
 
@@ -194,6 +196,8 @@ class PatientConfig(dict[str, Any]):
 
 
 def patient(init: Callable[..., None]) -> Callable[..., None]:
+    """Wraps the constructor of MiniStack's worker: its function gets a `PatientConfig`."""
+
     def made(worker: Any, *args: Any, **kwargs: Any) -> None:
         init(worker, *args, **kwargs)
         worker.config = PatientConfig(worker.config)
@@ -202,6 +206,8 @@ def patient(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def started(spawn: Callable[..., None]) -> Callable[..., None]:
+    """Wraps the start of MiniStack's worker: its configuration remembers the machine's load at this moment."""
+
     def begun(worker: Any, *args: Any, **kwargs: Any) -> None:
         worker.config.load_at_start = processes_per_core()
         spawn(worker, *args, **kwargs)
@@ -238,18 +244,17 @@ def change_workers(worker: Any, layers: SharedLayers) -> None:
 
 
 def end_at_once() -> None:
-    """Ends the emulator and its functions, which are in its process group and would wait for work for 20 s more."""
+    """Kills the emulator and its functions, which would wait for work for 20 s more. They share a process group."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 
 def prompt(serve: Serve, end_functions: Callable[[], None]) -> Serve:
-    """Stops at SIGTERM within seconds: ends functions that still run, saves the state, ends the process.
+    """Stops within seconds of SIGTERM: ends functions that still run, saves the state, ends the process.
 
-    MiniStack would first wait for every running function: 20 s for a waiting agent. A function whose own calls nobody
-    answers any more takes even longer, and the emulator is killed before it has saved its state.
-    """
+    MiniStack would first wait for every running function: 20 s for an idle agent. A function that waits for an answer
+    of the stopped emulator takes even longer; meanwhile the emulator would be killed before it has saved its state."""
 
     def stop() -> None:
         last = threading.Timer(GRACE_SECONDS, end_functions)

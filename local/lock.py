@@ -1,8 +1,7 @@
-"""Locks the dependencies: .lock/dev.txt and layers/deps/requirements.txt from pyproject.toml, .lock/sam.txt from
-.lock/sam.in, .lock/uv.txt, .lock/checks.txt and .lock/bench.txt likewise, each with hashes. uv installs all the others.
+"""Locks the dependencies with hashes: the files in .lock and layers/deps/requirements.txt, from pyproject.toml.
 
-`python -m local.lock write | check`. `make lock` writes; the check needs no network.
-"""
+Other lock files are made from `.lock/*.in`; `.lock/uv.txt` locks uv, which installs everything else. `python -m
+local.lock write | check`: `make lock` writes; the check needs no network."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ UV_WANTED, UV = ROOT / ".lock" / "uv.in", ROOT / ".lock" / "uv.txt"
 CHECKS_WANTED, CHECKS = ROOT / ".lock" / "checks.in", ROOT / ".lock" / "checks.txt"
 BENCH_WANTED, BENCH = ROOT / ".lock" / "bench.in", ROOT / ".lock" / "bench.txt"
 LAYER = ROOT / "layers" / "deps" / "requirements.txt"
-# What the packages of the agent contain, for the oldest Python of the hosts.
+# The dependencies in the agent's packages, for the oldest Python version of hosts.
 CLIENT, AGENT = ROOT / "layers" / "client" / "pyproject.toml", ROOT / ".lock" / "agent.txt"
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 HASHES = re.compile(r"--hash=sha256:[0-9a-f]{64}")
@@ -44,6 +43,7 @@ def write() -> None:
 
 
 def pins(path: Path) -> dict[str, str]:
+    """Returns the versions that a lock file pins, by package."""
     return {canonicalize_name(name): version for name, version in PINNED.findall(path.read_text())}
 
 
@@ -53,12 +53,13 @@ def unmet(requirements: list[str], pinned: dict[str, str]) -> list[str]:
 
 
 def unhashed(path: Path) -> list[str]:
-    """Returns pins without a hash, for which pip would install whatever the index offers."""
+    """Returns the pinned packages without a hash: pip would install any file that the index offers for them."""
     entries = re.split(r"\n(?=\S)", "\n".join(line for line in path.read_text().splitlines() if "# via" not in line))
     return [entry.split()[0] for entry in entries if PINNED.match(entry) and not HASHES.search(entry)]
 
 
 def problems() -> list[str]:
+    """Returns a line for every package that a lock file lacks, or that differs between two of them."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     product = project["dependencies"]
     everything = product + [r for extra in project["optional-dependencies"].values() for r in extra]
@@ -80,7 +81,7 @@ def problems() -> list[str]:
 
 
 def reachable(requirements: list[str]) -> set[str]:
-    """Returns the names of these requirements and their dependencies, from the metadata of installed packages."""
+    """Returns the names of these requirements and all their dependencies, from the metadata of installed packages."""
     from importlib.metadata import requires
 
     seen: set[str] = set()

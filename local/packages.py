@@ -1,4 +1,4 @@
-"""Builds what hosts install: `python -m local.packages [DIRECTORY]`, by default into dist/.
+"""Builds the packages that hosts install: `python -m local.packages [DIRECTORY]`, by default into dist/.
 
 | file | for |
 | --- | --- |
@@ -6,10 +6,9 @@
 | `tidegate-agent_VERSION_all.deb` | Debian 11, Ubuntu 22.04 and later |
 | `tidegate-agent-VERSION-1.noarch.rpm` | RHEL 9, Amazon Linux 2023 and later; built where `rpmbuild` is installed |
 
-The packages have the same directory as the single file, `/usr/lib/tidegate-agent`, which Python runs as it is; no other
-Python package of the host is used but, if it is there, `cryptography`. The same sources and SOURCE_DATE_EPOCH give the
-same bytes.
-"""
+The packages install the content of the single file as the directory `/usr/lib/tidegate-agent`, which Python can run.
+Of the host's Python packages, only `cryptography` is used, if it is there. The same sources and SOURCE_DATE_EPOCH
+give the same bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from tidegate_client.cli import main
 
 sys.exit(main())
 """
-# What an installer leaves behind, which differs from machine to machine.
+# Files that an installer creates and that differ between machines.
 _TRACES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 
 
@@ -51,7 +50,7 @@ def version() -> str:
 
 
 def epoch() -> int:
-    """SOURCE_DATE_EPOCH, else the time of the last commit."""
+    """Returns SOURCE_DATE_EPOCH, else the time of the last commit."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     said = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -62,7 +61,7 @@ def epoch() -> int:
 
 
 def make_home(home: Path) -> None:
-    """The client and its dependencies in one directory, which Python can run."""
+    """Installs the client and its dependencies into one directory, which Python can run."""
     uv = str(Path(sys.executable).parent / "uv")
     install = [uv, "pip", "install", "-q", "--target", str(home), "--python-version", "3.9", "--no-compile-bytecode"]
     subprocess.run([*install, "--only-binary", ":all:", "--require-hashes", "-r", str(LOCK)], check=True)
@@ -93,7 +92,7 @@ def make_zipapp(home: Path, out: Path) -> Path:
 
 
 def unit() -> str:
-    """The unit of `tidegate agent install`, with its options in a file."""
+    """Returns the unit of `tidegate agent install`, changed to read its options from a file."""
     text = UNIT.format(
         agent_id="%H",
         environment=f"{ETC}/{NAME}.env",
@@ -112,7 +111,7 @@ def unit() -> str:
 
 
 def make_tree(home: Path, root: Path) -> None:
-    """The files of both packages, as they lie on the host."""
+    """Creates the files of both packages with their paths on the host."""
     shutil.copytree(home, root / HOME[1:])
     files = {
         "usr/bin/tidegate": ((PACKAGING / "tidegate").read_text(), 0o755),
@@ -236,7 +235,7 @@ def make_rpm(tree: Path, out: Path, number: str) -> Path:
 
 
 def build(out: Path, number: str | None = None) -> list[Path]:
-    """The files that could be built here; a package needs the tool of its format."""
+    """Builds the files and returns their paths. A package is left out if the tool of its format is not installed."""
     out.mkdir(parents=True, exist_ok=True)
     number = number or version()
     with tempfile.TemporaryDirectory() as made:

@@ -1,4 +1,4 @@
-"""The folders, port and parameters of a local cloud."""
+"""The folders, the port and the parameters of a local cloud."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ AWS_KEY = ROOT / ".local" / "aws-admin-key"
 
 @dataclass(frozen=True)
 class Place:
+    """Where a local cloud runs: its folder (`.local`), its port, and the template's parameters."""
+
     home: Path = ROOT / ".local"
     port: int = DEFAULT_PORT
     params: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
+        """Reads PORT, TIDEGATE_PARAMS and AWS_ENDPOINT_URL."""
         port = os.environ.get("PORT") or str(DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 65536:
             raise Failure(f"PORT={port} is not a port number", "give one between 1 and 65535, e.g. PORT=4600 make run")
@@ -54,7 +57,7 @@ class Place:
 
     @property
     def temporary_dir(self) -> Path:
-        """For temporary files of the emulator and its functions."""
+        """The folder for temporary files of the emulator and its functions."""
         return self.home / "tmp"
 
     @property
@@ -71,7 +74,7 @@ class Place:
 
 @contextlib.contextmanager
 def alone(place: Place) -> Iterator[None]:
-    """Locks the folder of a local cloud: another run in it would share its state and remove its files, on any port."""
+    """Locks the folder of a local cloud: a second run in it, even on another port, would share its state."""
     place.home.mkdir(parents=True, exist_ok=True)
     with (place.home / "lock").open("w") as file:
         try:
@@ -92,7 +95,7 @@ def keep_private(folder: Path) -> None:
 
 
 def kept_key(path: Path) -> str:
-    """Returns the key in that file, which is created on first use and readable by its owner only."""
+    """Returns the key in this file. The file is created on first use, readable by its owner only."""
     if path.exists():
         path.chmod(0o600)
     else:
@@ -107,6 +110,7 @@ def sha256_hex(text: str) -> str:
 
 
 def parse_params(text: str) -> dict[str, str]:
+    """Parses TIDEGATE_PARAMS, such as "CollectWindowSeconds=3 JobTimeoutSeconds=30"."""
     params = {}
     for word in text.split():
         name, sign, value = word.partition("=")

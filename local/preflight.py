@@ -17,16 +17,16 @@ from local.progress import Failure, Say
 
 # Lambda refuses a reservation that would leave the account's other functions fewer than this.
 LEFT_UNRESERVED = 100
-# For how many functions each parameter reserves concurrency; and what is reserved if the account has enough.
+# For how many functions each parameter reserves concurrency, and the reservations if the account has enough.
 RESERVES = {"SubmitConcurrency": 1, "ApiConcurrency": 1, "AuthorizerConcurrency": 1, "StepConcurrency": 5}
 USUAL = {"SubmitConcurrency": 100, "ApiConcurrency": 100, "AuthorizerConcurrency": 50, "StepConcurrency": 10}
-# The usual reservations are made only if this much is left for the account's other functions.
+# The usual reservations are made only if this much concurrency is left for the account's other functions.
 TO_SPARE = 500
 # A few agents and a batch can use up fewer concurrent executions than this, so the deployer is told.
 COMFORTABLE = 200
 # States of a stack whose creation failed. CloudFormation can then only delete it.
 STUCK = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS"}
-# How CloudFormation says, as a ValidationError, that there is no such stack.
+# A ValidationError of CloudFormation with these words means that there is no such stack.
 ABSENT = "does not exist"
 
 # The name of a state machine is that of the stack and a few letters; Step Functions allows 80.
@@ -72,7 +72,7 @@ def override(name: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """Whether the stack exists already, and the concurrency to reserve."""
+    """The result of the checks: whether the stack exists already, and the concurrency to reserve."""
 
     exists: bool
     reservations: dict[str, str]
@@ -97,7 +97,7 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
 
 
 def _check_parameters(values: Mapping[str, str], region: str) -> None:
-    """Raises Failure for faults that CloudFormation would find only while it creates resources."""
+    """Raises Failure for mistakes that CloudFormation would find only while it creates resources."""
     if values.get("Tracing") == "yes" and region.startswith("cn-"):
         raise Failure(f"X-Ray does not trace functions in {region}", 'PARAMS="Tracing=no" make deploy')
     needed: dict[str, tuple[str, ...]] = {name: others for name, others in NEEDED.items() if values.get(name)}
@@ -116,7 +116,7 @@ def _check_parameters(values: Mapping[str, str], region: str) -> None:
 
 
 def _check_stores(clients: Clients, values: Mapping[str, str]) -> None:
-    """Raises Failure for a table or bucket that is named but cannot be used in place of the stack's own."""
+    """Raises Failure if an existing table or bucket was named that cannot be used for the stack."""
     if table := values.get("ExistingTable"):
         own = template.load()["Resources"]["Table"]["Properties"]
         try:
@@ -172,7 +172,7 @@ def _account(clients: Clients) -> str:
 def _check_concurrency(
     clients: Clients, wanted: Mapping[str, str], deployed: Mapping[str, str], tell: Say
 ) -> dict[str, str]:
-    """Returns the concurrency to reserve: as requested, if it fits, or the usual, if the account has enough."""
+    """Returns the concurrency to reserve: as requested, if it fits, or the usual one, if the account has enough."""
     requested = {name: wanted[name] for name in RESERVES if name in wanted}
     try:
         limits = clients("lambda").get_account_settings()["AccountLimit"]
@@ -211,7 +211,7 @@ def _deployed(clients: Clients, stack: str) -> dict[str, str] | None:
     try:
         description = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
     except (ClientError, BotoCoreError) as error:
-        # Only this answer means that there is none. A new stack gets no protection of its table until it is complete.
+        # Only this error means that there is no stack. A new stack's table is protected once the stack is complete.
         if isinstance(error, ClientError) and ABSENT in error.response["Error"].get("Message", ""):
             return None
         raise Failure(

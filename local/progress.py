@@ -1,7 +1,7 @@
-"""Shows what is being done: a line for each step, which moves on a terminal, and failures with what to do about them.
+"""Prints progress, a line for each step that moves on a terminal, and failures with what to do about them.
 
-`python local/progress.py TITLE SECONDS COMMAND…` runs a command with such a line; the Makefile uses it before there is
-a .venv, so this module imports the standard library only."""
+`python local/progress.py TITLE SECONDS COMMAND…` runs a command with such a line. The Makefile uses it before there
+is a .venv, so this module imports only the standard library."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Failure(Exception):
 
 
 def say(line: str) -> None:
+    """Prints a line, over a moving line if there is one."""
     # On a terminal, over a moving line if there is one.
     print(f"{ERASE}{line}" if sys.stdout.isatty() else line, flush=True)
 
@@ -42,18 +43,19 @@ def silence(line: str) -> None:
 
 
 def clock(seconds: float) -> str:
+    """Formats seconds as 1:05."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def moving_line(text: str) -> None:
-    """Draws the line in place. What is printed next overwrites it."""
+    """Draws the line in place. The next output overwrites it."""
     text = text[: shutil.get_terminal_size().columns - 1]
     print(f"{ERASE}{text}", end="\r", flush=True)
 
 
 @contextmanager
 def moving(title: Callable[[], str], usual: float | None) -> Iterator[None]:
-    """Shows the title with the time that has passed, and what is left of the usual time; on a terminal only."""
+    """Shows the title, the time passed, and the time left by experience, while the block runs; on a terminal only."""
     if not sys.stdout.isatty():
         yield
         return
@@ -77,6 +79,7 @@ def moving(title: Callable[[], str], usual: float | None) -> Iterator[None]:
 
 @contextmanager
 def step(name: str, tell: Say = say) -> Iterator[None]:
+    """Runs the block as a named step and prints how long it took, or that it failed."""
     started = time.monotonic()
     try:
         if tell is say:
@@ -93,12 +96,13 @@ def step(name: str, tell: Say = say) -> Iterator[None]:
 
 
 def fail(failure: Failure) -> int:
+    """Prints the failure and returns exit code 1."""
     print(f"\n{failure}", file=sys.stderr, flush=True)
     return 1
 
 
 def usual_seconds(name: str, otherwise: float | None = None, place: Path = _TIMES) -> float | None:
-    """How long the step took the last time on this machine."""
+    """Returns how long the step took the last time on this machine, else `otherwise`."""
     try:
         return float((place / _file_name(name)).read_text())
     except (OSError, ValueError):
@@ -106,6 +110,7 @@ def usual_seconds(name: str, otherwise: float | None = None, place: Path = _TIME
 
 
 def remember(name: str, seconds: float, place: Path = _TIMES) -> None:
+    """Stores how long the step took, as the estimate for the next time."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / _file_name(name)).write_text(f"{seconds:.1f}")
@@ -119,7 +124,8 @@ def _file_name(name: str) -> str:
 
 
 def run(title: str, otherwise: float, command: list[str], place: Path = _TIMES) -> int:
-    """Runs the command with a moving line that ends in the last line of its output; prints all of that if it fails."""
+    """Runs a command with a moving line that shows the last line of its output.
+    If it fails, prints all of the output."""
     if not sys.stdout.isatty():
         say(f"  … {title}")
     began, printed = time.monotonic(), [""]

@@ -32,7 +32,7 @@ BUILT = ROOT / ".aws-sam" / "build" / "template.yaml"
 HERE = ROOT / ".local" / "build"
 LAYER_NAME = "DepsLayer"
 SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
-# The release in template.yaml, in whose place each deployment writes its own.
+# The placeholder in template.yaml that each deployment replaces by its release.
 UNRELEASED = "not-released"
 
 
@@ -41,7 +41,7 @@ def machine_architecture() -> str:
 
 
 def build() -> int:
-    """Builds for Lambda. No Python of its version is needed here: uv installs the packages for it."""
+    """Builds for Lambda. Lambda's Python version is not needed here: uv installs the packages for it."""
     version = deployed.version()
     out = BUILT.parent
     with step(f"sam build for {RUNTIME} on {ARCHITECTURE}"):
@@ -54,7 +54,7 @@ def build() -> int:
 
 
 def build_here() -> int:
-    """Builds for this machine, so that the built handlers can be imported on it: if possible, by Lambda's Python."""
+    """Builds for this machine, so that its Python can import the handlers; with Lambda's Python if installed."""
     found = deployed.interpreter(deployed.version())
     python, name = Path(found or sys.executable), RUNTIME if found else f"python3.{sys.version_info.minor}"
     HERE.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def build_here() -> int:
 
 
 def sam_build(template: Path, out: Path, target: str, wheels: Path) -> None:
-    """Builds into `out`, the layer of dependencies (layers/deps/Makefile) for `target` in uv's words."""
+    """Builds into `out`; the layer of dependencies is built for `target`, a Python platform in uv's words."""
     # SAM's cache knows the layer's sources only, not for which Python it was built.
     cache = out.parent / f"cache-{sha256_hex(target)[:8]}"
     command: list[str | Path] = [SAM, "build", "--template", template, "--base-dir", ROOT, "--build-dir", out]
@@ -77,7 +77,7 @@ def sam_build(template: Path, out: Path, target: str, wheels: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
     environment |= {"DEPS_TARGET": target, "DEPS_WHEELS": f"--no-index --find-links {wheels}"}
-    # SAM starts a make of its own, which is no part of the one that started this.
+    # SAM starts a make of its own, which must not count as part of the make that started this.
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
         environment.pop(name, None)
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -90,7 +90,7 @@ def sam_build(template: Path, out: Path, target: str, wheels: Path) -> None:
 
 
 def dry_run() -> int:
-    """Builds, validates the built template and, with AWS credentials, checks the account; changes nothing there."""
+    """Builds and validates the template; with AWS credentials, also checks the account. Changes nothing there."""
     wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
     build()
     with step("sam validate --lint"):
@@ -109,6 +109,7 @@ def dry_run() -> int:
 
 
 def deploy() -> int:
+    """Checks the parameters and the account, builds, and deploys the stack."""
     if os.environ.get("DRY_RUN"):
         return dry_run()
     wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
@@ -131,30 +132,30 @@ def deploy() -> int:
 
 
 def _sets_admin_key(wanted: Mapping[str, str], exists: bool) -> bool:
-    """ADMIN_KEY=keep leaves the admin key of a deployment from another machine; so does a build server without it."""
+    """Returns whether to set the admin key.
+    ADMIN_KEY=keep, or a build server without the key, leaves the deployed one."""
     if "AdminKeySha256" in wanted or os.environ.get("ADMIN_KEY") == "keep":
         return False
     return not (exists and unattended() and not AWS_KEY.exists())
 
 
 def unattended() -> bool:
-    """Whether nobody can answer a question: on a build server, or without a terminal."""
+    """Returns whether nobody can answer a question: on a build server, or without a terminal."""
     return bool(os.environ.get("CI")) or not sys.stdin.isatty()
 
 
 def moment() -> str:
-    """A name of this deployment that no other has."""
+    """Returns a unique name for this deployment."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
 def stamp(built: Path, wanted: Mapping[str, str], deployment: str) -> None:
-    """Writes the release into the built template: a hash of template, parameters and code, and the deployment.
+    """Writes the release into the built template: a hash of template, parameters and code, and the deployment's name.
 
-    Lambda publishes a version only if the code or the configuration differs from the version published last. SAM wants
-    a new version for any changed property, also one that Lambda does not count (a tag, a reservation); and after a
-    rollback the version published last is that of the deployment to be tried again. In both cases the stack would fail
-    ("A version for this Lambda function exists"), but for the name of the deployment.
-    """
+    Lambda publishes a version only if the code or the configuration differs from the version published last. SAM
+    wants a new version for any changed property, also one that Lambda does not count (a tag, a reservation); and
+    after a rollback, the version published last is that of the deployment that is tried again. In both cases the
+    stack would fail ("A version for this Lambda function exists") without the name of the deployment."""
     text = built.read_text()
     if UNRELEASED not in text:
         raise Failure(f"the built template does not name the release {UNRELEASED}", "fix Globals in template.yaml")
@@ -165,7 +166,7 @@ def stamp(built: Path, wanted: Mapping[str, str], deployment: str) -> None:
 
 
 def _code_hash(built: Path) -> str:
-    """A hash of the built functions and layers: of their files' names and contents."""
+    """Returns a hash of the names and contents of all files of the built functions and layers."""
     found = hashlib.sha256()
     for path in sorted(path for path in built.rglob("*") if path.is_file() and path.name != "template.yaml"):
         found.update(f"{path.relative_to(built)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())

@@ -17,14 +17,14 @@ from local.place import ROOT
 
 
 def write_sbom(layer: Path, wheels: Path, out: Path, platform: str = "") -> None:
-    """Lists the packages in `layer`, each with the digest of the wheel for `platform` that it was installed from."""
+    """Writes the packages in `layer`, each with the digest of its wheel for `platform`."""
     out.write_text(
         json.dumps(document(list(distributions(path=[str(layer)])), digests(wheels, platform)), indent=2) + "\n"
     )
 
 
 def digests(wheels: Path, platform: str) -> dict[str, str]:
-    """Returns the SHA-256 of each package's wheel; of several wheels, that for `platform`."""
+    """Returns the SHA-256 of each package's wheel; if there are several wheels, of the one for `platform`."""
     by_name: dict[str, str] = {}
     for wheel in sorted(wheels.glob("*.whl")):
         name, _, _, tags = parse_wheel_filename(wheel.name)

@@ -1,7 +1,6 @@
-"""Writes layers/client/tidegate_client/models.py: the SDK's records and options, generated from the OpenAPI document.
+"""Generates layers/client/tidegate_client/models.py, the SDK's records and options, from the OpenAPI document.
 
-`python -m local.sdk_models write | check`. A test checks that the file is up to date.
-"""
+`python -m local.sdk_models write | check`. A test checks that the file is up to date."""
 
 from __future__ import annotations
 
@@ -141,6 +140,7 @@ Schema = Mapping[str, Any]
 
 
 def text() -> str:
+    """Returns the source of models.py."""
     parts = [
         _HEAD,
         "from tidegate_client.inputs import *  # noqa: F403 - for those who import all shapes from here",
@@ -178,7 +178,8 @@ def _record(name: str, places: tuple[str, ...]) -> str:
 
 
 def _body(name: str, place: str) -> str:
-    """The shape of what callers send there: a dict, whose optional fields may be left out or None."""
+    """Returns the source of a TypedDict for a request body or a part of one.
+    Optional fields may be left out or None."""
     (schema,) = _schemas(place, sent=True)
     base = BODY_BASES.get(name)
     (inherited,) = _schemas(BODIES[base], sent=True) if base else ({"properties": {}},)
@@ -218,7 +219,8 @@ def _is_sent(schema: Schema, field: str) -> bool:
 
 
 def _type(schema: Schema, where: str, names: Mapping[str, str] | None = None) -> str:
-    """`names`: those of the shapes within a body. One that has none can be any object."""
+    """Returns the Python type of a schema.
+    `names`: the classes within a body; other objects become `dict[str, Any]`."""
     if "$ref" in schema:
         name = _names().get(schema["$ref"]) if names is None else names.get(schema["$ref"], "Model")
         if name is None:
@@ -251,13 +253,13 @@ def _document() -> Schema:
 
 @cache
 def _names() -> dict[str, str]:
-    """The SDK's record for each schema of the document."""
+    """Returns the SDK's class for each schema of the document."""
     return {ref: name for name, places in RECORDS.items() for place in places for ref in _refs(place)}
 
 
 @cache
 def _sent_names() -> dict[str, str]:
-    """The name of the shape of each schema of a body."""
+    """Returns the name of the TypedDict for each schema of a request body."""
     return {
         ref: name for name, place in BODIES.items() if not name.endswith("Options") for ref in _refs(place, sent=True)
     }
@@ -269,7 +271,7 @@ def _schemas(place: str, *, sent: bool = False) -> Iterator[Schema]:
 
 
 def _refs(place: str, *, sent: bool = False) -> list[str]:
-    """References to the schemas of what is sent or returned at this place; several if the route has several answers."""
+    """Returns the schemas of what is sent or returned at this place; several if the route has several answers."""
     method, path, *fields = place.split()
     operation = _document()["paths"][path][method.lower()]
     answers = [answer for status, answer in operation["responses"].items() if status < "3"]
@@ -290,7 +292,7 @@ def _inner_refs(schema: Schema) -> list[str]:
 
 
 def formatted(source: str, file: Path) -> str:
-    """Generated source in the style of this repository. `file`: where it will be written."""
+    """Formats generated source as this repository does. `file`: where it will be written."""
     ruff = str(Path(sys.executable).parent / "ruff")
     fixed = [ruff, "check", "-q", "--select", "I,F401", "--fix-only", "--stdin-filename", str(file), "-"]
     for command in (fixed, [ruff, "format", "-q", "--stdin-filename", str(file), "-"]):

@@ -1,7 +1,7 @@
-"""Unpacks each layer once for all functions. MiniStack unpacks it again for every process that it starts.
+"""Unpacks each Lambda layer once for all functions; MiniStack would unpack it again for every process.
 
-The compiled modules are shared as well: Python writes them next to the sources, so only the first cold start compiles.
-"""
+The compiled modules are shared as well: Python writes them next to the sources, so only the first cold start
+compiles."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ LAYER_FOLDERS = "_LAMBDA_LAYERS_DIRS"
 
 
 class SharedLayers:
+    """The unpacked layers of the local cloud."""
+
     def __init__(self, folder: Path, content_of: Callable[[Any], bytes | None]) -> None:
-        """`content_of` returns the zip of a layer that a function's configuration names."""
+        """`content_of` returns the zip file of a layer that a function's configuration names."""
         self._folder = folder
         self._content_of = content_of
         self._lock = threading.Lock()
@@ -37,7 +39,7 @@ class SharedLayers:
         worker._spawn = spawned
 
     def mounted(self, config: Config) -> Config:
-        """Returns the configuration with its layers replaced by folders that hold their content."""
+        """Returns the configuration with its layers replaced by folders that have their content."""
         contents = [content for layer in config.get("Layers") or [] if (content := self._content_of(layer))]
         if not contents:
             return config

@@ -18,13 +18,15 @@ CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAN
 
 
 class Stack:
+    """The stack of a local cloud: deploys it, and reads its outputs."""
+
     def __init__(self, place: Place) -> None:
         self.place = place
         self._template = template.load()
         self._artifacts = artifacts.package(self._template)
         self._parameters = self._checked_parameters()
         self._hash = sha256_hex(json.dumps([self._template, self._parameters], sort_keys=True, default=str))
-        # Kept in the stack itself, so that it is lost together with the stack's state after a power cut.
+        # Stored in the stack itself: if a power cut destroys the stack's state, this is lost with it.
         self._template["Outputs"][HASH_OUTPUT] = {"Value": self._hash}
         self._cloudformation = client(place, "cloudformation")
 

@@ -21,7 +21,7 @@ _GRADUAL = ("AutoPublishAlias", "AutoPublishAliasAllProperties", "DeploymentPref
 
 
 def load() -> dict[str, Any]:
-    """For the emulator: with loops (Fn::ForEach) expanded, and without aliases and versions."""
+    """Returns the template for the emulator: loops (Fn::ForEach) are expanded, aliases and versions are removed."""
     template: dict[str, Any] = _without_aliases(expanded())
     for properties in (
         template["Globals"]["Function"],
@@ -33,7 +33,7 @@ def load() -> dict[str, Any]:
 
 
 def expanded() -> dict[str, Any]:
-    """After CloudFormation's language extensions, before the SAM transform."""
+    """Returns the template after CloudFormation's language extensions, before the SAM transform."""
     template: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text())
     template["Resources"] = _looked_up(_written_out(template["Resources"]), template["Mappings"])
     (template["Transform"],) = (name for name in template["Transform"] if name != EXTENSIONS)
@@ -41,7 +41,7 @@ def expanded() -> dict[str, Any]:
 
 
 def transformed(**parameters: str) -> dict[str, Any]:
-    """After the SAM transform, with these parameters. The code counts as uploaded to S3."""
+    """Returns the template after the SAM transform, with these parameters. The code counts as uploaded to S3."""
     template = expanded()
     for resource in template["Resources"].values():
         for name in ("CodeUri", "ContentUri", "DefinitionUri"):
@@ -53,7 +53,7 @@ def transformed(**parameters: str) -> dict[str, Any]:
 
 
 class _NoManagedPolicies:
-    """SAM asks for the ARNs of AWS's managed policies; the template names none."""
+    """An empty list of AWS's managed policies: SAM asks for their ARNs, and the template names none."""
 
     def load(self) -> dict[str, str]:
         return {}

@@ -1,8 +1,8 @@
-"""Brings back objects that were deleted although a record needs them: `python -m local.undelete TABLE BUCKET [--try]`.
+"""Restores deleted objects that a record still needs: `python -m local.undelete TABLE BUCKET [--try]`.
 
-For a table that was restored to an earlier time: what it refers to may have been deleted since. The bucket keeps
-deleted objects for `DeletedObjectDays`. Uses the credentials of the operator; no function may delete versions.
-"""
+For use after the table was restored to an earlier time: objects that it refers to may have been deleted since. The
+bucket keeps deleted objects for `DeletedObjectDays`. Uses the operator's credentials; no function may delete
+versions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _GROUP = 100
 
 
 class Undeleted(NamedTuple):
-    """How many objects that a record needs were brought back, and the keys of those that have no version left."""
+    """How many objects were restored, and the keys of needed objects that have no version left."""
 
     restored: int
     lost: list[str]
 
 
 def undelete(app: App, *, only_try: bool = False) -> Undeleted:
-    """Removes the delete markers of the objects whose records exist: their last version is then the current one."""
+    """Restores the deleted objects whose records exist, by removing their delete markers.
+    `only_try`: only counts them."""
     restored, lost = 0, []
     for owner in app.object_owners:
         deleted = _deleted(app.s3, app.settings.files_bucket, owner.prefix)
@@ -44,8 +45,7 @@ def undelete(app: App, *, only_try: bool = False) -> Undeleted:
 
 
 def _deleted(client: Any, bucket: str, prefix: str) -> Iterator[tuple[str, tuple[list[str], bool]]]:
-    """Yields, of each object that is deleted now: its key, the delete markers above its last version, and whether it
-    has a version."""
+    """Yields, for each deleted object, its key, its newest delete markers, and whether it has a version."""
     markers: list[str] = []
     key, version, is_deleted = "", False, False
     for entry in _versions(client, bucket, prefix):
@@ -64,13 +64,13 @@ def _deleted(client: Any, bucket: str, prefix: str) -> Iterator[tuple[str, tuple
 
 
 def _versions(client: Any, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    """All versions and delete markers by key, the newest first. S3 lists both in this order, but apart from each other.
+    """Yields all versions and delete markers by key, the newest first. S3 lists both in this order, but separately.
 
     The versions of one key may be on two pages, so the last key of a page is kept until the next one."""
     kept: list[dict[str, Any]] = []
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix):
         kept += [*page.get("Versions", []), *page.get("DeleteMarkers", [])]
-        # Of the same second, a marker comes before a version: to remove one too many brings nothing back.
+        # In the same second, a marker counts as newer than a version: to remove one marker too many is harmless.
         kept.sort(key=lambda entry: "ETag" in entry)
         kept.sort(key=lambda entry: entry["LastModified"], reverse=True)
         kept.sort(key=lambda entry: (entry["Key"], not entry["IsLatest"]))

@@ -1,7 +1,6 @@
 """Downloads the layer's dependencies as wheels with verified hashes, the only ones that `sam build` can use.
 
-They are kept, so that a build is repeated without a network and the SBOM can name each wheel's digest.
-"""
+They are kept, so that a build can be repeated without a network, and the SBOM can name each wheel's digest."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _LINUXES = ("manylinux2014", "manylinux_2_28", "manylinux_2_34")
 
 
 def lambda_wheels(version: str, machine: str) -> Path:
-    """Returns a folder with the wheels for Lambda's Python version and processor, from whatever Python runs this."""
+    """Returns a folder with the wheels for Lambda's Python version and processor, whatever Python runs this."""
     platforms = [f"--platform={linux}_{machine}" for linux in _LINUXES]
     return _downloaded([], ["--implementation", "cp", "--python-version", version, *platforms])
 

@@ -1,1 +1,1 @@
-"""The tour of `make demo`: each step does real work and prints the result in one line."""
+"""The tour of `make demo`. Each step does real work and prints the result in one line."""

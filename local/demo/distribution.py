@@ -1,4 +1,4 @@
-"""Five hosts, one file, forty requests across two windows: two Jobs, two transfers, forty deliveries."""
+"""The step that sends one file to five hosts: forty requests in two windows become two Jobs and two transfers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def agent_words(home: Path, host: str) -> list[str]:
 
 
 def refuse(guide: Guide) -> None:
-    """Submits an unknown file four times at once, which also starts the functions that the forty requests need."""
+    """Submits an unknown file four times at once. This also starts the functions that the forty requests need."""
 
     def is_refused(target: tuple[str, str]) -> bool:
         try:
@@ -100,7 +100,7 @@ def submit_window(guide: Guide, window: int, signature: str) -> None:
 
 
 def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
-    """Prints the state of the Jobs until they have all targets and have ended."""
+    """Prints the state of the Jobs until they have all targets and have ended; returns the Jobs."""
     printed: dict[str, str] = {}
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -124,7 +124,7 @@ def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
 
 
 def targets_of(job: Job) -> int:
-    """Returns the number of targets; 0 for a Job whose targets all came too late and moved to the next one."""
+    """Returns the number of targets; 0 for a Job whose targets all came too late and moved to the next Job."""
     return job.counts.total
 
 

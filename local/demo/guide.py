@@ -1,4 +1,4 @@
-"""What each step of the tour gets: clients, keys, a folder, and ways to wait and to print."""
+"""`Guide`, which each step of the tour gets: clients, keys, a folder, and methods that wait and print."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Unexpected(Exception):
 
 @dataclass(frozen=True)
 class Guide:
+    """The environment of a step of the tour: the cloud, its clients and project, and a folder for its files."""
+
     cloud: Cloud
     outputs: dict[str, str]
     admin: Client
@@ -41,6 +43,7 @@ class Guide:
         return self.admin.keys.create(self.project_id, scopes, agent_id=agent_id).key
 
     def until(self, read: Callable[[], T], holds: Callable[[T], bool], what: str, seconds: float = 60) -> T:
+        """Reads a value until `holds` accepts it and returns it; raises Unexpected after `seconds`."""
         deadline = time.monotonic() + seconds
         while not holds(value := read()):
             if time.monotonic() > deadline:
@@ -50,7 +53,7 @@ class Guide:
 
     @contextmanager
     def commands(self, commands: Sequence[tuple[Sequence[str], str]]) -> Iterator[None]:
-        """Runs `tidegate …` commands, each with its key, until the step ends."""
+        """Runs `tidegate …` commands, each with its own key, until the block ends."""
         log = (self.home / "commands.log").open("ab")
         started = [
             subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Uploads a file to the library and downloads it again."""
+"""The step that uploads a file to the library and downloads it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that plays the outside world: a source of files and rows, a business, a receiver of callbacks."""
+"""A server that plays the outside world: a source of files and rows, a business, and a receiver of callbacks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tidegate_client.webhooks import verify
 
 
 class Outside:
+    """The content that the server serves, and the calls that it has received."""
+
     def __init__(self, secret: str) -> None:
         self.secret = secret
         self.url = ""
@@ -35,7 +37,7 @@ class Outside:
         return json.dumps({"status": 200, "msg": "", "data": {"data": rows, "total": len(self.rows)}}).encode()
 
     def post(self, path: str, headers: dict[str, str], body: bytes) -> bytes:
-        """Refuses calls that Tidegate did not sign."""
+        """Answers a POST request. Raises NotVerified if Tidegate did not sign it."""
         verify(self.secret, headers, body)
         content = json.loads(body)
         with self._lock:
@@ -48,7 +50,7 @@ class Outside:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """No traceback if the client closes the connection: it does so with pages that it does not need."""
+        """Prints no traceback if a client closes the connection, as Tidegate does with pages that it does not need."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -75,7 +77,7 @@ def outside(secret: str) -> Iterator[Outside]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent: the tour itself prints what matters."""
+            """Prints nothing: the tour itself prints what matters."""
 
     server = _Server(("127.0.0.1", 0), Routes)
     server.daemon_threads = True

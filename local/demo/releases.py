@@ -1,4 +1,4 @@
-"""A release on four hosts: a good revision, then a bad one that takes itself back without a download."""
+"""The step with a release on four hosts: a good revision, then a bad one, which rolls back without a download."""
 
 from __future__ import annotations
 

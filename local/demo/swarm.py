@@ -1,4 +1,4 @@
-"""Eight hosts, one large file: S3 sends it about once, and the hosts send it to each other."""
+"""The step with one large file for eight hosts: S3 sends it about once, and the hosts send it to each other."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def guided(up: Up) -> Iterator[Guide]:
 
 
 def tour(up: Up, steps: list[Step] = STEPS) -> int:
-    """Returns 0 if every step had the expected result."""
+    """Runs the steps; returns 0 if every step had the expected result, else 1."""
     lines, failed = [], 0
     with guided(up) as guide:
         for number, step in enumerate(steps, 1):

@@ -1,4 +1,4 @@
-"""Work of the queue: a file fetched from a URL, an Excel file from paged rows, a batch."""
+"""The steps with work of the queue: a file from a URL, an Excel file from paged rows, a batch."""
 
 from __future__ import annotations
 

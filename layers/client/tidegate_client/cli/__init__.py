@@ -1,4 +1,4 @@
-"""The `tidegate` command."""
+"""The `tidegate` command: its subcommands and global options, and how a command is run."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ EPILOG = f"""`tidegate login` stores the API's address and a key; TIDEGATE_API_U
 
 
 class _Parser(argparse.ArgumentParser):
+    """An argument parser that lists the subcommands if none was given."""
+
     def error(self, message: str) -> NoReturn:
-        """Where no command was given, lists the commands instead of saying only that one is needed."""
+        """Prints the error and exits; if a subcommand is missing, prints the help with all subcommands first."""
         if message.endswith("required: COMMAND"):
             self.print_help(sys.stderr)
             self.exit(2)
@@ -83,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; only wrong usage and --help raise SystemExit, as argparse does."""
+    """Runs one command and returns its exit code. Only wrong usage and --help raise SystemExit, as argparse does."""
     for stream in (sys.stdout, sys.stderr):
         _make_lenient(stream)
     try:
@@ -120,7 +122,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _make_lenient(stream: TextIO) -> None:
-    """Escapes characters that the stream's encoding lacks, instead of failing."""
+    """Makes a stream escape characters that its encoding lacks, instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 
@@ -138,7 +140,7 @@ def _drop_output() -> None:
 
 
 def _flush_output() -> None:
-    """Flushes after --help, where a closed pipe is no error either."""
+    """Flushes stdout after --help; a closed pipe is no error there either."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`tidegate completion bash|zsh|fish`: prints a completion script, generated from the argument parser."""
+"""The command completion: prints a completion script for bash, zsh or fish, generated from the argument parser."""
 
 from __future__ import annotations
 

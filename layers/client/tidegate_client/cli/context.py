@@ -1,4 +1,4 @@
-"""What every command shares: arguments, exit codes, the client."""
+"""The exit codes, the `Context` of a command, and helpers that declare commands and options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate_client.webhooks import NotVerified
 
 
 class Exit(IntEnum):
-    """Exit codes by kind of error, for scripts."""
+    """The exit codes of the command, by kind of error."""
 
     OK = 0
     FAILED = 1
@@ -63,7 +63,7 @@ _BY_ERROR: tuple[tuple[type[Exception], Exit], ...] = (
 
 
 def exit_for(error: Exception) -> Exit:
-    """The exit code for an error; 1 for one without a code of its own."""
+    """Returns the exit code for an error; 1 for an error without a code of its own."""
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)
 
 
@@ -76,6 +76,8 @@ Subparsers = Any
 
 @dataclass
 class Context:
+    """What a command gets: its arguments, the output, and the API client for the chosen login."""
+
     args: argparse.Namespace
     output: Output
 
@@ -99,7 +101,7 @@ class Context:
         print(f"{method} {path} → {status} in {seconds * 1000:.0f} ms ({request_id})", file=self.output.err)
 
     def suggest(self, command: str) -> None:
-        """Names the command that usually comes next, for the same login."""
+        """Prints the command that usually comes next, with the same --profile."""
         profile = getattr(self.args, "profile", None)
         self.output.note(f"next: tidegate {f'--profile {profile} ' if profile else ''}{command}")
 
@@ -113,9 +115,9 @@ class Context:
 
 
 def common_options() -> argparse.ArgumentParser:
-    """Options that may be given before or after the subcommand.
+    """Returns a parser with the options that may be given before or after the subcommand.
 
-    They have no defaults: the one of the subcommand would overwrite a value given before it."""
+    They have no defaults: the subcommand's default would overwrite a value given before it."""
     parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     parent.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
     parent.add_argument("--fields", metavar="A,B", help="print only these fields, as in status,progress.bytes")
@@ -128,11 +130,11 @@ def common_options() -> argparse.ArgumentParser:
 
 
 class Group:
-    """A command with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` returns a parser.
+    """A command with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` returns the parser of
+    `put`.
 
-    `resource` finds a part of the client, of which `call` and `pages` take methods; `key` names the id of its records.
-    `old` is a former name of the command, which still works and is not in the help.
-    """
+    `resource` returns the part of the client whose methods `call` and `pages` use; `key` is the name of the id of its
+    records. `old` is a former name of the command, which still works and is not in the help."""
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class Group:
             subparsers.choices[old] = parser
 
     def hide(self, name: str, parser: argparse.ArgumentParser) -> None:
-        """Adds a former name of a command, which works and is not shown in the help."""
+        """Adds a former name of a command, which still works and is not in the help."""
         self._inner.choices[name] = parser
 
     def group(self, name: str, help_text: str, key: str) -> Group:
@@ -171,10 +173,10 @@ class Group:
         /,
         **options: Mapping[str, Any],
     ) -> None:
-        """Adds a command that prints what a method of the resource returns for an id, or that it is deleted.
+        """Adds a subcommand that calls a method with an id and prints the result, or that the record is deleted.
 
-        `key`: the name of the id, if not the group's; "" if there is none. `options` that are given are passed on.
-        """
+        `key`: the name of the id, if not the group's; "" if there is none. `options`: arguments, passed on if they
+        are given."""
         key = self._key if key is None else key
 
         def run(context: Context, args: argparse.Namespace) -> None:
@@ -197,7 +199,7 @@ class Group:
         /,
         **options: Mapping[str, Any],
     ) -> None:
-        """Adds a command that lists what a method of the resource returns, for an id if `key` names one."""
+        """Adds a subcommand that prints the list that a method returns; `key`: the name of the id, if it needs one."""
 
         def run(context: Context, args: argparse.Namespace) -> None:
             ids = [getattr(args, key)] if key else []
@@ -242,17 +244,17 @@ def add_watch(parser: argparse.ArgumentParser, help_text: str = "show its progre
 
 
 def given(args: argparse.Namespace, *names: str) -> Mapping[str, Any]:
-    """The named options that were given, with their values."""
+    """Returns the values of the named options that were given."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def given_of(args: argparse.Namespace, shape: type) -> dict[str, Any]:
-    """The options that were given for the fields of a body, by the names of its shape in `models`."""
+    """Returns the options that were given for the fields of a request body, a TypedDict of `models`."""
     return {name: value for name in shape.__annotations__ if (value := getattr(args, name, None)) is not None}
 
 
 def rate(text: str) -> int:
-    """Parses bytes a second, as in 500K or 10M."""
+    """Parses bytes a second, as in 500K or 10M, for argparse."""
     from tidegate_client.rates import parse_rate
 
     try:
@@ -276,6 +278,6 @@ def add_politeness(parser: argparse.ArgumentParser) -> None:
 
 
 def politeness(args: argparse.Namespace) -> dict[str, Any]:
-    """The field `politeness` for the given options; empty if there are none."""
+    """Returns the field `politeness` for the given options; empty if there are none."""
     asked = given(args, "connections", "bytes_per_s", "delay_s", "host_downloads")
     return {"politeness": asked} if asked else {}

@@ -1,4 +1,4 @@
-"""What the command prints: tables, JSON, progress, logs."""
+"""Output of the command: tables and records for people, JSON for scripts, progress, logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate_client.errors import CONTROLS, ApiError, printable, without_querie
 
 
 def width_of(text: str) -> int:
-    """Width on a terminal in columns; East Asian characters take two."""
+    """Returns the width of a text in terminal columns; East Asian characters take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
@@ -42,6 +42,8 @@ def _cell_text(value: Any) -> str:
 
 
 class Output:
+    """Prints aligned text for people, or with --json nothing but JSON on stdout."""
+
     def __init__(
         self, *, as_json: bool, fields: Sequence[str] = (), out: TextIO | None = None, err: TextIO | None = None
     ) -> None:
@@ -51,10 +53,9 @@ class Output:
         self.err = err or sys.stderr
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Prints one record, a line for each field, then a table for each list of records in it.
+        """Prints one record: a line for each field, then a table for each list of records in it.
 
-        For people, without the fields that have no value.
-        """
+        Without --json, fields that have no value are left out."""
         record = self._picked(record)
         if self.as_json:
             self._json(record, indent=2)
@@ -71,7 +72,7 @@ class Output:
             self._aligned(known, list(dict.fromkeys(key for row in known for key in row)), "  ")
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], cursor: str | None = None) -> None:
-        """Prints records as rows; `cursor` leads to the next page."""
+        """Prints records as rows, and how to get the next page if there is a `cursor`."""
         if self._fields:
             rows, columns = [self._picked(row) for row in rows], self._fields
         if self.as_json:
@@ -93,14 +94,14 @@ class Output:
             self.line(indent + "  ".join(padded).rstrip())
 
     def _picked(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The record with the fields of --fields only; nested fields are named as in progress.bytes."""
+        """Returns the fields of the record that --fields names; nested fields are written as progress.bytes."""
         if not self._fields:
             return record
         flat = {**record, **dict(_flattened(record))}
         return {name: flat.get(name) for name in self._fields}
 
     def event(self, record: Mapping[str, Any], text: str) -> None:
-        """Prints one event of a stream: a JSON line, or `text`."""
+        """Prints one event of a stream: as a JSON line, or as `text`."""
         if self.as_json:
             self._json(record)
         else:
@@ -137,8 +138,9 @@ class Output:
         print(self._dumped(value, indent), file=self.out, flush=True)
 
     def _dumped(self, value: Any, indent: int | None = None) -> str:
-        """JSON that any reader understands, and that does nothing to a terminal: where stdout is not UTF-8, other
-        characters are escaped as JSON does."""
+        """Returns JSON that is safe on a terminal: control characters are escaped.
+
+        If stdout is not UTF-8, all characters outside ASCII are."""
         encoding = (getattr(self.out, "encoding", None) or "utf-8").lower().replace("_", "-")
         text = json.dumps(value, ensure_ascii=encoding not in ("utf-8", "utf8"), indent=indent)
         return CONTROLS.sub(lambda one: one[0] if one[0] == "\n" else f"\\u{ord(one[0]):04x}", text)
@@ -185,7 +187,7 @@ def bar(share: float) -> str:
 
 
 class Live:
-    """Status lines: redrawn in place on a terminal, printed every few seconds elsewhere."""
+    """Status lines that are redrawn in place on a terminal, and printed every few seconds elsewhere."""
 
     def __init__(self, output: Output, *, now: Callable[[], float] = time.monotonic) -> None:
         self._stream: TextIO = output.err
@@ -198,11 +200,11 @@ class Live:
         self._above = 0
 
     def holds(self, count: int) -> bool:
-        """Whether so many lines can be redrawn in place."""
+        """Returns whether this many lines can be redrawn in place."""
         return self._terminal and count < shutil.get_terminal_size().lines
 
     def show(self, text: str, *, important: bool = False) -> None:
-        """Shows the text. `important`: a change of state, which is shown at once."""
+        """Shows the text as the status. `important`: a change of state, which is shown at once."""
         every = REDRAW_SECONDS if self._terminal else LINE_SECONDS
         text = printable(text, keep="\n")
         if self._silent or text == self._text or (not important and self._now() - self._drawn_at < every):
@@ -236,7 +238,7 @@ def _fitted(text: str) -> str:
 
 
 class Speed:
-    """Bytes a second over the last 30 seconds, so that the estimate follows changes of speed."""
+    """Measures bytes a second over the last 30 seconds, so that estimates follow changes of speed."""
 
     _SECONDS = 30.0
 
@@ -244,7 +246,7 @@ class Speed:
         self._seen: deque[tuple[float, int]] = deque()
 
     def at(self, now: float, done: int | None) -> float | None:
-        """The speed, given that `done` bytes have arrived; None while it is unknown."""
+        """Records that `done` bytes have arrived and returns the speed; None while it is unknown."""
         if done is None:
             return None
         if self._seen and done < self._seen[-1][1]:
@@ -258,7 +260,7 @@ class Speed:
 
 
 class ByteBar:
-    """Shows the progress of an upload or download; called with (bytes done, bytes in total)."""
+    """Shows the progress of an upload or download. Called with the bytes done and the total."""
 
     def __init__(self, output: Output, label: str, *, now: Callable[[], float] = time.monotonic) -> None:
         self._live = Live(output, now=now)
@@ -288,9 +290,9 @@ def log_to_stderr(logger_name: str, *, as_json: bool) -> None:
 
 
 class TextLines(logging.Formatter):
-    """Lines without the queries of URLs, which may be secrets, also in tracebacks.
+    """Formats log records as text, without the queries of URLs, which may be secrets.
 
-    A name with a line break makes no line of its own; the lines of a traceback are indented."""
+    Line breaks in a message are escaped; the lines of a traceback are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_queries(super().format(record))
@@ -303,7 +305,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line; a traceback is one of its fields."""
+    """Formats log records as one JSON object a line; a traceback is one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"

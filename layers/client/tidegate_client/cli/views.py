@@ -1,4 +1,4 @@
-"""Follows records live, and shows each kind of record on one line."""
+"""Shows records while they change, each kind on one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate_client.watching import Watch
 def follow(
     context: Context, record_ids: Sequence[str], *, use_socket: bool = True, known: Mapping[str, Record] | None = None
 ) -> Exit:
-    """Shows the records until all have ended. Exit code 0 if all succeeded, else 1."""
+    """Shows the records until all have ended. Returns exit code 0 if all succeeded, else 1."""
     watch = Watch(
         context.client,
         record_ids,
@@ -37,8 +37,9 @@ def follow(
 
 
 class Overview:
-    """A line for each record, if a terminal has room for them, or for one; else how many are in which state, and a
-    line for each failure."""
+    """Shows the progress of several records: one line for each if the terminal has room, else the number in each state.
+
+    Each failure gets a line of its own."""
 
     def __init__(self, output: Output, count: int) -> None:
         self._output = output
@@ -79,7 +80,7 @@ class Overview:
 
 
 def line_of(record: Record, elapsed: float | None = None, speed: float | None = None) -> str:
-    """A record of any kind in one line; `speed` is in bytes a second."""
+    """Returns a record of any kind as one line; `speed` is in bytes a second."""
     name = _where(record) or record.get("name") or record.get("file_name") or record.get("type") or ""
     parts = [part for part in (str(name), _progress_text(record, speed), str(record.get("status", ""))) if part]
     error = record.get("error")
@@ -98,7 +99,7 @@ def line_of(record: Record, elapsed: float | None = None, speed: float | None = 
 
 
 def _where(record: Record) -> str:
-    """The host and the path on it, for a target or its Task."""
+    """Returns the host and the path on it, for a target or its Task."""
     host = record.get("target_agent_id")
     if not host or not record.get("file_name"):
         return ""
@@ -123,7 +124,7 @@ def _progress_text(record: Record, speed: float | None) -> str:
 
 
 def _bytes_of(record: Record) -> int | None:
-    """Bytes received so far, if the progress of this record is counted in bytes."""
+    """Returns the bytes received so far, if this record's progress is counted in bytes."""
     progress = record.get("progress")
     done = progress.get("bytes") if isinstance(progress, dict) else None
     return done if isinstance(done, int) else None

@@ -1,1 +1,1 @@
-"""One module a group of subcommands: each adds its parsers and the functions that run them."""
+"""The subcommands, one module for each group: `register` adds its parsers and the functions that run them."""

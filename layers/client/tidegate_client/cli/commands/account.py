@@ -1,4 +1,4 @@
-"""login, logout, project"""
+"""The commands login, logout, console, api and project."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def register(subparsers: Subparsers) -> None:
     login = add_command(subparsers, "login", _login, "check a key and store it, readable by you alone")
     login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else a prompt")
     login.add_argument(
-        "--key", help="'-' reads it from stdin; default: TIDEGATE_KEY, else a prompt. As an argument, others see it"
+        "--key",
+        help="'-' reads it from stdin; default: TIDEGATE_KEY, else a prompt. Other users can see a key given here",
     )
     login.add_argument(
         "--ws-url", metavar="URL", help="address of the WebSocket; needed only if the API does not name it"
@@ -61,7 +62,7 @@ def register(subparsers: Subparsers) -> None:
     update = project.command("update", _update_project, "change a project or its quotas")
     update.add_argument("project_id")
     update.add_argument("--name")
-    update.add_argument("--group", help="an empty value removes it")
+    update.add_argument("--group", help="the project's group; an empty value removes it")
     update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
     update.add_argument(
         "--shared-signatures",
@@ -149,7 +150,7 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def warn_of_key(given: str | None) -> None:
-    """Warns of a key that was given as an argument."""
+    """Prints a warning if a key was given as an argument, where other users can see it."""
     if given and given != "-":
         print(
             "warning: a key in a command line is seen by other users of this machine and kept in the shell's history: "
@@ -190,7 +191,7 @@ def _api(context: Context, args: argparse.Namespace) -> None:
 
 
 def _check(client: Client) -> None:
-    """Raises if the key is unknown, or if the address is not that of the API.
+    """Raises an error if the key is unknown, or if the address is not that of the API.
 
     Any other answer of the API is accepted: a key need not have the scope to list files."""
     try:
@@ -293,7 +294,7 @@ def _without_empty(places: Sequence[str] | None) -> list[str] | None:
 
 
 def quotas_of(given: Sequence[str]) -> dict[str, Any]:
-    """Turns `["queued=50", "share.export=2", "stored_bytes=none"]` into the field `quotas` of the API."""
+    """Parses `["queued=50", "share.export=2", "stored_bytes=none"]` into the field `quotas` of the API."""
     quotas: dict[str, Any] = {}
     for text in given:
         name, _, number = text.partition("=")

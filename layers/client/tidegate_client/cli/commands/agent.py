@@ -1,4 +1,4 @@
-"""agent: runs the agent on a host; agent install, uninstall, status, doctor, enrol"""
+"""The command agent, which runs the agent on this host, and its subcommands such as install, doctor and enrol."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Options that may be given before or after the subcommand, so none has a default here: see AgentOptions."""
+    """Adds the options that may be given before or after the subcommand. None has a default here: see AgentOptions."""
     add: Any = lambda *names, **more: parser.add_argument(*names, default=argparse.SUPPRESS, **more)  # noqa: E731
     add("--agent-id", help="the name of this host in Tidegate")
     add("--root", type=Path, help="all files are put below this directory")
@@ -222,7 +222,7 @@ def _rate_of_profile(text: str) -> tuple[str, int | RateWindow]:
 
 
 def _rates(given: Iterable[tuple[str, int | RateWindow]]) -> dict[str, list[Any]]:
-    """The rate of each login; one that depends on the time of day is a DailyRate."""
+    """Returns the rate of each login: a number, or a DailyRate if it depends on the time of day."""
     rates = _by_profile(given)
     for profile, values in rates.items():
         windows = tuple(one for one in values if isinstance(one, RateWindow))
@@ -288,7 +288,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
 
 
 def _grants(given: dict[str, Any]) -> dict[str, Grant]:
-    """What each login of --also may do on this host, and the first login, whose name is ""."""
+    """Returns the permits of each login of --also, and of the first login, whose name is ""."""
     from tidegate_client.agent.disk import Permits
     from tidegate_client.agent.options import Grant, no_permits
 
@@ -331,7 +331,7 @@ def _by_profile(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
-    """None unless --peer-listen or --site is given: then the agent takes part in no swarm."""
+    """Returns the swarm options; None without --peer-listen and --site: the agent takes part in no swarm."""
     from tidegate_client.swarm.host import SwarmOptions
 
     listen = tuple(given.get("peer_listen") or ())
@@ -342,7 +342,7 @@ def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
 
 
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:
-    """A directory for each agent, API and root: the results of one must never be reported to another."""
+    """Returns a directory for this agent, API and root: the results of one must never be reported to another."""
     identity = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
     return state_path() / "agents" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -421,7 +421,7 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
 
 
 def _refuse_to_replace_a_login(profile: str) -> None:
-    """A person's key is shown once: the key of a host must not take its place in the file."""
+    """Raises an error if the profile is a person's login: that key is shown once, and must not be overwritten."""
     try:
         login = further_login(profile)
         if not login.key:

@@ -1,4 +1,4 @@
-"""agent install, uninstall, status: the systemd service on this host"""
+"""The commands agent install, uninstall and status: the systemd service on this host."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ STALE_SECONDS = 30.0
 
 
 def install(context: Context, args: argparse.Namespace, options: AgentOptions) -> Exit | None:
+    """Writes and starts the systemd service; with --print, only prints its unit."""
     from tidegate_client.swarm.port import no_port_reason
 
     service = service_for(context, args, options)
@@ -59,8 +60,9 @@ def install(context: Context, args: argparse.Namespace, options: AgentOptions) -
 
 
 def store_login(environment: Sequence[tuple[str, str]]) -> Path:
-    """Stores a login where the service of the package reads it; the variables of the present environment that the
-    agent reads too (proxies, plain HTTP) are kept with it."""
+    """Stores a login where the installed package's service reads it; returns the path.
+
+    The environment variables that the agent reads too (proxies, plain HTTP) are stored with it."""
     from tidegate_client.agent.service import Service
 
     service = Service(NAME, "", (), [*environment, *_inherited()], ())
@@ -69,15 +71,14 @@ def store_login(environment: Sequence[tuple[str, str]]) -> Path:
 
 
 def _inherited() -> list[tuple[str, str]]:
-    """The variables that the agent itself would read, in either spelling; the lower-case one takes precedence there
-    too."""
+    """Returns the environment variables that the agent reads, in either spelling; lower case wins, as in the agent."""
     names = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", ALLOW_HTTP)
     found = ((name, os.environ.get(name.lower()) or os.environ.get(name)) for name in names)
     return [(name, value) for name, value in found if value]
 
 
 def _release_key(options: AgentOptions) -> str | None:
-    """The text of the release key, which is read once; None without --self-update."""
+    """Returns the text of the release key, which is read once; None without --self-update."""
     from tidegate_client.agent.update import parse_keys
 
     if not options.self_update:
@@ -90,6 +91,7 @@ def _release_key(options: AgentOptions) -> str | None:
 
 
 def service_for(context: Context, args: argparse.Namespace, options: AgentOptions) -> Service:
+    """Returns the systemd service for these options; raises UsageError if they are not safe or not complete."""
     from tidegate_client.agent.disk import Fence
     from tidegate_client.agent.service import Service
 
@@ -204,6 +206,7 @@ def _systemctl(*words: str) -> None:
 
 
 def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
+    """Stops and removes the service. Its key and journal are kept unless --purge is given."""
     from tidegate_client.agent.service import Service
 
     service = Service(args.name, "", (), (), ())
@@ -224,6 +227,7 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def status(context: Context, args: argparse.Namespace) -> Exit:
+    """Prints the state of the agents on this host. The exit code is 1 if one is unhealthy."""
     from tidegate_client.agent.service import read_health
 
     found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]

@@ -1,6 +1,4 @@
-"""batch create, start, stop, show, list, watch, rate, update, items, results, redrive, dry-run, logs, export-logs,
-delete; batch schedule create, list, show, runs, change, pause, resume, delete; biz create, list, delete
-"""
+"""The commands batch, batch schedule and biz."""
 
 from __future__ import annotations
 
@@ -77,8 +75,12 @@ def register(subparsers: Subparsers) -> None:
         state={"choices": ("failed", "abandoned", "recovered")},
     )
     results = _with_id(batch.command("results", _results, "print a link to all these items as JSONL"))
-    results.add_argument("--all", action="store_true", help="to every item, of a batch created with --report")
-    results.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="with --all (default: jsonl)")
+    results.add_argument(
+        "--all", action="store_true", help="print a link to the outcome of every item; the batch needs --report"
+    )
+    results.add_argument(
+        "--format", choices=("jsonl", "csv"), default="jsonl", help="the format of --all (default: jsonl)"
+    )
     redrive = _with_id(batch.command("redrive", _redrive, "create a new batch of the failed items only"))
     redrive.add_argument("--state", action="append", choices=("failed", "abandoned"), help="default: failed")
     redrive.add_argument("--start", action="store_true", help="start it at once")
@@ -159,7 +161,7 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
 
 
 def _add_pace_options(parser: argparse.ArgumentParser) -> None:
-    """Options of a new batch that may be changed while it runs."""
+    """Adds the options of a new batch that may also be changed while it runs."""
     parser.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
     parser.add_argument("--retries", type=int, metavar="N", help="retries of an item (default 5)")
     parser.add_argument("--retry-delay", type=float, metavar="SECONDS", help="pause before a retry (default 3)")
@@ -176,12 +178,14 @@ def _add_failure_options(parser: argparse.ArgumentParser) -> None:
         help="what to do when an item has no retries left (default: stop)",
     )
     parser.add_argument("--max-failed", type=int, metavar="N", help="stop when more items than this have failed")
-    parser.add_argument("--max-failed-percent", type=float, help="the same as a percentage of the total")
+    parser.add_argument(
+        "--max-failed-percent", type=float, help="stop when more than this percentage of the items have failed"
+    )
     parser.add_argument("--note", metavar="TEXT", help="a remark for people, at most 500 characters; '' removes it")
 
 
 def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `batches.create` from the options of `_add_batch_options`."""
+    """Returns the arguments of `batches.create` from the options of `_add_batch_options`."""
     return {"biz_id": args.biz_id, "name": args.name, "rate": _whole(args.rate), **_options(args)}
 
 
@@ -261,7 +265,8 @@ def _results(context: Context, args: argparse.Namespace) -> None:
 
 
 def _ready_results(context: Context, args: argparse.Namespace) -> dict[str, Any]:
-    """Each call puts a part of many results together."""
+    """Returns the link to the results.
+    Repeats the call while it is not ready: each call builds a part of many results."""
     batches = context.client.batches
     while True:
         try:

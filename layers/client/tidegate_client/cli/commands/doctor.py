@@ -1,4 +1,4 @@
-"""doctor: a smoke test of a stack"""
+"""The command doctor: a smoke test of a deployed stack."""
 
 from __future__ import annotations
 

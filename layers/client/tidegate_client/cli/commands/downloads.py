@@ -1,4 +1,4 @@
-"""distribute submit, status, watch, list; job show, list, note, cancel, redrive"""
+"""The commands distribute (submit, status, watch, list) and job (show, list, note, cancel, redrive)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _wave(text: str) -> Wave:
 
 
 def _file_and_place(context: Context, args: argparse.Namespace) -> dict[str, Any]:
-    """The file and the place on the hosts, as both submit calls take them."""
+    """Returns the fields of both submit calls that name the file and its path on the hosts."""
     wanted: dict[str, Any] = {
         "biz_id": args.biz_id,
         "app_id": args.app_id,

@@ -1,4 +1,4 @@
-"""export submit, status, note, list, get, delete, placeholders; schedules, runs, change, pause, resume, unschedule"""
+"""The command export, with its subcommands for exports and for recurring exports."""
 
 from __future__ import annotations
 
@@ -59,9 +59,11 @@ def register(subparsers: Subparsers) -> None:
     )
     submit.add_argument("--credential", metavar="NAME", help="the stored credential to send to the source")
     submit.add_argument(
-        "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there (repeatable)"
+        "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="copy the file there (repeatable)"
     )
-    submit.add_argument("--email", action="append", metavar="ADDRESS", help="send a link there (repeatable)")
+    submit.add_argument(
+        "--email", action="append", metavar="ADDRESS", help="send a link to the file to this address (repeatable)"
+    )
     submit.add_argument(
         "--schedule", metavar="WHEN", help="run it on a schedule: 'rate(1 day)' or 'cron(0 6 ? * MON *)'"
     )
@@ -96,7 +98,9 @@ def register(subparsers: Subparsers) -> None:
     delete = export.command("delete", _delete, "delete exports and their files")
     delete.add_argument("task_id", nargs="+")
 
-    placeholders = export.command("placeholders", _placeholders, "show what a template asks for (submit --fill)")
+    placeholders = export.command(
+        "placeholders", _placeholders, "show the values and columns that a template needs (submit --fill)"
+    )
     placeholders.add_argument("file_id")
 
     columns = (
@@ -167,7 +171,7 @@ def _bucket(text: str) -> dict[str, str]:
 
 
 def _rows(source: str) -> Any:
-    """The rows of a JSON file, with their digits."""
+    """Reads rows from a JSON file; decimals keep their digits."""
     if source.startswith("@") and not Path(source).exists():
         # As the options that take JSON or @FILE.
         source = source[1:]
@@ -184,7 +188,7 @@ def _rows(source: str) -> Any:
 
 
 def _password() -> str:
-    """The password, from the environment or a prompt. As an argument, the shell's history would keep it."""
+    """Returns the password, from the environment or a prompt. An argument would stay in the shell's history."""
     if given := os.environ.get("TIDEGATE_FILE_PASSWORD"):
         return given
     if not sys.stdin.isatty():
@@ -230,7 +234,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def _require_folder(output: Path | None) -> None:
-    """Checked before the export is submitted: otherwise a missing folder would be found only at the end."""
+    """Raises UsageError if the folder is missing: otherwise that would be found only after the export."""
     if output and not output.parent.is_dir():
         raise UsageError(f"--output {output}: the folder {output.parent} does not exist; create it first")
 

@@ -1,4 +1,4 @@
-"""file put, get, list, show, extract, delete; ingest"""
+"""The commands file (put, get, list, show, extract, delete) and ingest."""
 
 from __future__ import annotations
 

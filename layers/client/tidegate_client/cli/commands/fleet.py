@@ -1,4 +1,4 @@
-"""fleet list, show, set, delete, token"""
+"""The command fleet: list, show, set, delete, token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def register(subparsers: Subparsers) -> None:
     fleet.pages("list", Agents.list, _COLUMNS, "list hosts", group={}, state={"choices": ("online", "offline")})
     show = fleet.command("show", _show, "show a host and its open transfers")
     show.add_argument("agent_id")
-    show.add_argument("--files", action="store_true", help="what releases have put on it, and what was changed since")
+    show.add_argument("--files", action="store_true", help="list its files of releases, and which were changed since")
     add_paging(show)
     change = fleet.command("set", _set, "replace the groups or the labels of a host")
     change.add_argument("agent_id")
@@ -30,7 +30,9 @@ def register(subparsers: Subparsers) -> None:
     token.add_argument("--uses", type=int, metavar="N", help="how many hosts may enrol with it (default 1)")
     token.add_argument("--expires-in", type=int, metavar="SECONDS", help="how long it is valid (default: an hour)")
     token.add_argument(
-        "--replace", action="store_true", help="hosts may enrol under ids that exist, and lock out those that had them"
+        "--replace",
+        action="store_true",
+        help="let hosts enrol under ids that exist; the hosts that had these ids are locked out",
     )
 
 

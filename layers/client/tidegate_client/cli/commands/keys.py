@@ -1,4 +1,4 @@
-"""key create, create-admin, list, rotate, delete"""
+"""The command key: create, create-admin, list, rotate, delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register(subparsers: Subparsers) -> None:
     _add_name_and_expiry(create)
     _add_name_and_expiry(key.command("create-admin", _create_admin, "create an admin key; it is shown only once"))
     listing = key.command("list", _list, "list the keys of a project, or the admin keys")
-    listing.add_argument("project_id", nargs="?", help="without it: the admin keys")
+    listing.add_argument("project_id", nargs="?", help="the project (default: list the admin keys)")
     add_paging(listing)
     rotate = key.command("rotate", _rotate, "create a new key; the old one works for the overlap")
     rotate.add_argument("key_id", help="`tidegate key list` shows it; `admin` is the admin key of the deployment")

@@ -1,7 +1,7 @@
-"""import php-tasks, batch-jobs, subscriptions: carries over the data of the systems that Tidegate replaces
+"""The command import (php-tasks, batch-jobs, subscriptions): imports the data of systems that Tidegate replaces.
 
-Each row of the old system becomes one record here, at most once: a record tells which row it was made of (`note`, the
-path of a file, or name and URL), so that a second run finds what an earlier one made."""
+Each row of the old system becomes at most one record here. The record names its row (`note`, the path of a file, or
+name and URL), so that a second run finds the records of the first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def register(subparsers: Subparsers) -> None:
     sources.add_argument("sources", type=Path, metavar="FILE", help="its SQLite database, or rows of `subscriptions`")
     sources.add_argument("--schedule", help="when they are scanned (default: its check_interval, else 30 minutes)")
     for command in (tasks, jobs, sources):
-        command.add_argument("--dry-run", action="store_true", help="show what would be made, and make nothing")
+        command.add_argument("--dry-run", action="store_true", help="show what would be created, and create nothing")
 
 
 # --- one row at a time
@@ -53,7 +53,7 @@ def register(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True)
 class Item:
-    """What is made of one row: `make` makes it and returns its id. Without it, `reason` says why nothing is made."""
+    """What to do with one row: `make` creates its record and returns the id. Without `make`, `reason` says why not."""
 
     old: str
     name: str
@@ -64,7 +64,7 @@ class Item:
 
 
 def _carry(context: Context, items: Sequence[Item]) -> Exit:
-    """Makes what is not there yet, and prints what became of each row. Exit code 1 if the API refused one."""
+    """Creates the missing records and prints the outcome of each row. The exit code is 1 if the API refused one."""
     outcomes = []
     with contextlib.closing(Live(context.output)) as live:
         for done, item in enumerate(items, start=1):
@@ -92,7 +92,7 @@ def _outcome(item: Item, dry_run: bool) -> dict[str, str]:
 
 
 def read_rows(path: Path, needed: Iterable[str], table: str = "") -> list[dict[str, Any]]:
-    """The rows of a dump: JSON (a list, or one object a line), CSV, `mysql --batch`, or `table` of a SQLite file."""
+    """Reads the rows of a dump: JSON (a list, or an object a line), CSV, `mysql --batch`, or a SQLite table."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -209,7 +209,9 @@ def _finished_file(client: Client, args: argparse.Namespace, row: Row) -> Item:
 
 
 def export_of(row: Row) -> tuple[bool, dict[str, Any]]:
-    """The fields of POST /v1/task (or /multiple, if True) for a row of `task`. ValueError if it cannot be read."""
+    """Converts a row of `task` to the fields of POST /v1/task, or of /multiple if the first result is True.
+
+    Raises ValueError if the row cannot be read."""
     meta = _unserialized(row.get("obj_meta")) or {}
     sources, interval = _sources(row)
     multiple = meta.get("multi_type") in ("page", "tab")
@@ -238,7 +240,7 @@ def export_of(row: Row) -> tuple[bool, dict[str, Any]]:
 
 
 def _sources(row: Row) -> tuple[list[Any], int]:
-    """The URLs or rows, one for each table, and the milliseconds between two requests."""
+    """Returns the URLs or rows, one for each table, and the milliseconds between two requests."""
     if row.get("source_url"):
         return [row["source_url"]], 0
     stored = row.get("source_data") or ""
@@ -253,7 +255,7 @@ def _sources(row: Row) -> tuple[list[Any], int]:
 
 
 def _template(stored: Any) -> Any:
-    """The template of a table, from the object that the centre made of it."""
+    """Converts the stored template of a table, which is an object of the old system, to the API's form."""
     if not isinstance(stored, dict) or "col" not in stored:
         return stored
     col, row = (_nodes(stored.get(side)) for side in ("col", "row"))
@@ -284,8 +286,9 @@ def _unserialized(text: Any) -> Any:
 
 
 class PhpReader:
-    """Reads what PHP's serialize() wrote, and runs nothing: a list for an array with the keys 0, 1, 2 …, a dict for
-    another array, and for an object a dict of its properties."""
+    """Parses the output of PHP's serialize() without running any code.
+
+    An array with the keys 0, 1, 2 … becomes a list, any other array a dict, an object a dict of its properties."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""compensation show, trigger; callback list, redeliver; audit, stats, archive, cleanup, system, ops"""
+"""The commands compensation, callback, audit, stats, archive, cleanup, system and ops."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def register(subparsers: Subparsers) -> None:
     ops.call("thaw", Operations.thaw, "end the freeze and start everything that is due")
     ops.command("reconcile", _reconcile, "after the table was restored: stop executions that it does not know")
     cleanup = add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
-    cleanup.add_argument("--confirm", metavar="RUN_ID", help="allow what a daily run that stopped itself wanted to do")
+    cleanup.add_argument("--confirm", metavar="RUN_ID", help="let the next daily run delete what this run stopped at")
 
 
 def _day(text: str) -> str:

@@ -1,6 +1,4 @@
-"""queue stats, list, pause, resume, capacity, host-pauses, clear-pause;
-request create, show, log, bulk, cancel, pause, resume, retry, retry-now, prioritize
-"""
+"""The commands queue (stats, list, pause, resume, capacity, host-pauses, clear-pause) and request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""release put, show, list, hosts, drift, revisions, rollback, pause, resume, activate, gate, delete"""
+"""The command release: put, show, list, hosts, drift, revisions, rollback, pause, resume, activate, gate, delete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def register(subparsers: Subparsers) -> None:
     release.pages("revisions", Releases.revisions, columns, "list the revisions of a release", "name")
     text = "go back to the last revision that passed, on all hosts at once"
     release.call("rollback", Releases.rollback, text, to={"type": int, "metavar": "N", "help": "another revision"})
-    gate = release.command("gate", _gate, "your own verdict on the present wave")
+    gate = release.command("gate", _gate, "decide the current wave yourself: it passes or fails")
     gate.add_argument("name")
     verdict = gate.add_mutually_exclusive_group(required=True)
     verdict.add_argument("--pass", action="store_true", dest="passes", help="do not wait for the soak time")
@@ -46,7 +46,7 @@ def _add_put(put: argparse.ArgumentParser) -> None:
     for option, what in (
         ("file", "a file of the library (its id) and its directory on the hosts"),
         ("tar", "an archive, unpacked to DIR/releases/REVISION, where the symlink DIR/current leads to it"),
-        ("zip", "the same of a zip file"),
+        ("zip", "a zip file, unpacked in the same way"),
     ):
         put.add_argument(f"--{option}", action="append", metavar="FILE=DIR", help=f"{what} (repeatable)")
     put.add_argument("--user", required=True, help="owner of the files on the hosts")
@@ -59,12 +59,16 @@ def _add_put(put: argparse.ArgumentParser) -> None:
         action="append",
         type=_wave,
         metavar="PERCENT[:WAIT[:MAX_FAILED]]",
-        help="a stage: percent of the hosts, seconds that it must hold, percent that may fail (repeatable)",
+        help="a stage: percent of the hosts, seconds that it must stay healthy, percent that may fail (repeatable)",
     )
     put.add_argument("--hook", metavar="NAME", help="a hook of the hosts, run after the files are in place")
     put.add_argument("--health", metavar="URL|NAME", help="a page on a loopback port, or a hook of the hosts")
-    put.add_argument("--health-timeout", type=int, metavar="SECONDS", help="until the check has failed (default 30)")
-    put.add_argument("--soak", type=int, metavar="SECONDS", help="for which a wave must hold (default 0)")
+    put.add_argument(
+        "--health-timeout", type=int, metavar="SECONDS", help="seconds until the check counts as failed (default 30)"
+    )
+    put.add_argument(
+        "--soak", type=int, metavar="SECONDS", help="seconds for which a wave must stay healthy (default 0)"
+    )
     put.add_argument(
         "--alarm", metavar="NAME|ARN", help="a CloudWatch alarm that fails a wave; an admin allows it to the project"
     )

@@ -1,6 +1,4 @@
-"""subscription create, preview, update, pause, resume, show, list, download, tasks, runs, delete;
-credential put, list, delete
-"""
+"""The commands subscription and credential."""
 
 from __future__ import annotations
 
@@ -49,7 +47,11 @@ def register(subparsers: Subparsers) -> None:
     subscription.call("show", Subscriptions.get, "show a subscription")
     columns = ("subscription_id", "name", "source_url", "schedule", "status", "last_scan", "next_run")
     subscription.pages("list", Subscriptions.list, columns, "list subscriptions")
-    confirm = {"type": int, "metavar": "N", "help": "follow the deletion of N files at once, which a scan held back"}
+    confirm = {
+        "type": int,
+        "metavar": "N",
+        "help": "move N files that the source deleted to the trash, after a scan refused so many",
+    }
     subscription.call("download", Subscriptions.download, "scan the source now", confirm_trash=confirm)
     of_tasks = ("request_id", "type", "status", "attempts", "create_time", "finish_time")
     subscription.pages("tasks", Subscriptions.tasks, of_tasks, "list its requests, newest first", "subscription_id")
@@ -67,7 +69,7 @@ def register(subparsers: Subparsers) -> None:
         required=True,
         action="append",
         metavar="https://HOST",
-        help="the only place they are sent to (repeatable)",
+        help="the only origin that the headers are sent to (repeatable)",
     )
     credential.command("list", _list_credentials, "list names and origins, never a value")
     credential.call("delete", Credentials.delete, "delete stored headers")

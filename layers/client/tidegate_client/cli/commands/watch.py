@@ -1,4 +1,4 @@
-"""watch: shows records until they end"""
+"""The command watch: shows records until they end."""
 
 from __future__ import annotations
 

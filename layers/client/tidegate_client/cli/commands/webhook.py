@@ -1,4 +1,4 @@
-"""webhook listen and webhook secret: a receiver of callbacks for development, and the secret of a receiver"""
+"""The commands webhook listen, a receiver of callbacks for development, and webhook secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEMBERED_IDS = 1000
 def register(subparsers: Subparsers) -> None:
     webhook = Group(subparsers, "webhook", "secrets of servers that Tidegate calls; receive callbacks, for development")
     secret = webhook.command("secret", _secret, "print the secret with which one server verifies what it receives")
-    secret.add_argument("--origin", required=True, help="of the server: https://host or https://host:port")
+    secret.add_argument("--origin", required=True, help="the server's origin: https://host or https://host:port")
     listen = webhook.command("listen", _listen, "receive callbacks on this machine, verify and print them")
     listen.add_argument("--port", type=int, default=8787)
     listen.add_argument("--host", default="127.0.0.1")
@@ -59,7 +59,7 @@ def _listen(context: Context, args: argparse.Namespace) -> None:
 
 
 class Listener(HTTPServer):
-    """Handles one request after the other, so that the lines and --count are in order."""
+    """An HTTP server that receives callbacks one at a time, so that the printed lines and --count are in order."""
 
     def __init__(self, address: tuple[str, int], secret: str, output: Output, answer: int) -> None:
         super().__init__(address, _Receiver)
@@ -86,7 +86,7 @@ class _Receiver(BaseHTTPRequestHandler):
             self._reply(self._receive(self.rfile.read(int(length))))
 
     def _receive(self, body: bytes) -> int:
-        """Prints the callback and returns the status to answer with."""
+        """Verifies and prints a callback; returns the HTTP status of the answer."""
         try:
             message_id = verify(self.server.secret, dict(self.headers.items()), body)
             payload = json.loads(body)
@@ -123,4 +123,4 @@ class _Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """No access log: only the callbacks are printed."""
+        """Prints no access log: only the callbacks are printed."""
