@@ -1,6 +1,7 @@
-"""Batches: a business processes many items at a limited rate. Their steps are functions of one object, made by the app.
+"""Batches: a business, a service with an HTTP address, processes many items at a limited rate.
 
-Importing any module of this package runs this file, so it imports the others only when a part is first used.
+The app makes one `Batches`, which holds what the steps of a batch use; each step is a function that takes it.
+Importing any module of this package runs this file, so it imports other modules only when they are first used.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class SliceTiming(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Batches:
-    """What the steps of batches use: given by the app, or made from that when it is first used."""
+    """The dependencies of the steps of batches: some are passed in by the app, the others are made at first use."""
 
     settings: Settings
     clock: Clock
@@ -52,7 +53,7 @@ class Batches:
     # --- parts of other capabilities
     bucket: Bucket
     library: Library
-    # The key of the object of a file, by project and signature.
+    # Returns the S3 key of a file's content, from project_id and signature.
     object_of: Callable[[str, str], str]
     project: Callable[[str], Project]
     quotas: Callable[[str], Quotas]
@@ -61,7 +62,8 @@ class Batches:
     notifier: Notifier
     topic: Topic
     queue: Queue
-    # SourceNotGranted unless the project may read this source; the error names the place in the body.
+    # Raises SourceNotGranted unless the project may read this source. The last argument is the path of the source in
+    # the request body, for the error.
     require_source: Callable[[str, Mapping[str, Any], Sequence[str]], None]
 
     # --- settings as the steps need them
@@ -72,7 +74,7 @@ class Batches:
 
     @cached_property
     def channel_names(self) -> list[str]:
-        """The channels for batches."""
+        """The names of the queue's channels for batches."""
         return [name for name in self.settings.batch_channels.split(",") if name]
 
     # --- stores
@@ -122,7 +124,7 @@ class Batches:
     # --- for other capabilities
 
     def view(self, project_id: str, batch_id: str) -> dict[str, Any] | None:
-        """The batch as its route shows it; None if there is none."""
+        """Returns the batch as the API shows it; None if it does not exist."""
         return self.views(project_id, [batch_id]).get(batch_id)
 
     def views(self, project_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -141,7 +143,7 @@ class Batches:
         return end_writes(self, request)
 
     def act_when_due(self, item: Mapping[str, Any]) -> bool:
-        """Called by compensation with a batch on which somebody should have acted by now."""
+        """Does the overdue step of a batch, by the item's `due_kind`. Returns whether it did. For compensation."""
         from tidegate.batches import batches, control
 
         acts = {

@@ -71,6 +71,7 @@ def check_new(new: NewBatch) -> None:
 
 
 def check_options(new: BatchOptions) -> None:
+    """Raises Invalid if `item_timeout` or `concurrency` do not fit the other options."""
     if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
         message = (
             f'a synchronous answer may take {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async" for longer ones'
@@ -104,6 +105,7 @@ def refuse_large(job_data: Any) -> None:
 
 
 def invalid(field: str, message: str) -> Invalid:
+    """Returns the error for one field of the request body."""
     return Invalid(message, errors=[{"loc": ["body", field], "msg": message}])
 
 
@@ -116,6 +118,7 @@ ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)
 def add_business(
     b: Batches, project_id: str, new: NewBusiness, auth_code: str | None = None, who: str = SYSTEM
 ) -> Business:
+    """Registers a business. QuotaExceeded if the project has as many as it may."""
     now = b.clock()
     business = _business(project_id, new_id("biz", now), new, auth_code, iso(now))
     b.check_urls(project_id, new.urls)
@@ -127,7 +130,7 @@ def add_business(
 def replace_business(
     b: Batches, project_id: str, biz_id: str, new: NewBusiness, auth_code: str | None = None, who: str = SYSTEM
 ) -> Business:
-    """Running batches use the new URLs and rate from their next slice on."""
+    """Replaces the fields of a business. Running batches use its new URLs and rate from their next slice on."""
     business = _business(project_id, biz_id, new, auth_code, get_business(b, project_id, biz_id).created_at)
     b.check_urls(project_id, new.urls)
     line = act(project_id, biz_id, b.clock(), who, "biz.change", named_at(new.name, new.process_url))
@@ -167,7 +170,7 @@ def _business(project_id: str, biz_id: str, new: NewBusiness, auth_code: str | N
 
 
 def authorize(b: Batches, batch: Batch, auth_code: str | None) -> Business:
-    """Returns the business of the batch, if this is its auth_code."""
+    """Returns the business of the batch. WrongAuthCode if this is not its auth_code."""
     business = get_business(b, batch.project_id, batch.biz_id)
     if not business.accepts(auth_code):
         raise WrongAuthCode("this is not the auth_code that the business was registered with: send that one")
@@ -175,9 +178,9 @@ def authorize(b: Batches, batch: Batch, auth_code: str | None) -> Business:
 
 
 def ask(b: Batches, url: str, message_id: str, batch: Batch, **more: Any) -> None:
-    """Asks for the consent of the business, before a batch is created and before it runs.
+    """Asks the business whether a batch may be created, or may run. Raises an error if it does not agree.
 
-    Raises unless it agrees: it answers 2xx, and not `{"result": "error", "msg": …}`."""
+    It agrees with a 2xx answer, except `{"result": "error", "msg": …}`."""
     project = b.project(batch.project_id)
     names = ("batch_id", "biz_id", "name", "total", "rate", "start_index")
     body = json.dumps({name: getattr(batch, name) for name in names} | more, separators=(",", ":")).encode()
@@ -211,7 +214,7 @@ _MAY_BE_UNSET = frozenset(field.name for field in fields(Batch) if field.default
 
 
 def check(b: Batches, project_id: str, new: NewBatch) -> None:
-    """Raises as `create` would, without asking the business or storing anything."""
+    """Raises the errors that `create` would raise, without asking the business or storing anything."""
     get_business(b, project_id, new.biz_id)
     _build(b, project_id, new, "")
 
@@ -220,7 +223,7 @@ def create(b: Batches, business: Business, new: NewBatch, *, who: str = SYSTEM, 
     """Stores a new batch, after asking the business. With a `batch_id` that exists, returns that batch.
 
     Each runner takes a slot of the channel, so the batch gets at most as many as the project may hold slots.
-    QuotaExceeded if the project has as many batches, or as many that wait for their first start, as it may.
+    QuotaExceeded if the project has as many batches as it may, or as many batches that were never started.
     """
     project_id, quotas = business.project_id, b.quotas(business.project_id)
     if new.runners > 1:
@@ -255,7 +258,7 @@ def delete_unstarted(b: Batches, project_id: str, batch_id: str) -> bool:
 
 
 def delete_ended(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Called by compensation when the retention of an ended batch is over. True if it was deleted."""
+    """Deletes an ended batch whose retention is over. Returns whether it did. Called by compensation."""
     batch, days = b.store.get(project_id, batch_id), b.settings.batch_retention_days
     if batch is None or batch.status not in ENDED or not batch.finish_time or not days:
         return False
@@ -287,7 +290,10 @@ def _delete(b: Batches, batch: Batch, who: str, action: str, why: str) -> bool:
 
 
 def finish_delete(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Deletes what is left of a deleted batch, in some seconds at most. Compensation calls it again until all is."""
+    """Deletes the objects, log lines and results of a deleted batch, for some seconds. Returns True.
+
+    Compensation calls it again until the last record of the batch is deleted, too.
+    """
     until, folder = time.monotonic() + _DELETE_SECONDS, folder_of(project_id, batch_id)
     while found := list(islice(b.objects.keys(folder), _DELETED_AT_ONCE)):
         b.bucket.delete(*found)
@@ -359,11 +365,11 @@ def view(b: Batches, batch: Batch) -> dict[str, Any]:
 
 
 def _with_queue(batch: Batch, progress: BatchProgress, request: Request | None) -> dict[str, Any]:
-    """Adds the state of its request: a started batch may still wait for a slot, and shows why."""
+    """Returns the batch as callers see it, with the state of its request: it may wait for a slot, and shows why."""
     if request is None:
         return batch_view(batch, progress)
     if request.status in (*WAITING, PAUSED):
-        # No function works: these are of the time before.
+        # No function works on the batch now: the stored values are old.
         progress = replace(progress, eta=None, rate_now=0.0)
     waiting = request.status in WAITING
     queued = {"queue_status": "queued" if waiting else request.status, "channel": request.channel}
@@ -393,7 +399,7 @@ def update(b: Batches, project_id: str, batch_id: str, changes: Mapping[str, Any
 def set_data(
     b: Batches, project_id: str, batch_id: str, job_data: Any, auth_code: str | None, *, who: str = SYSTEM
 ) -> Batch:
-    """Changes the data on behalf of the business."""
+    """Changes `job_data` on behalf of the business. WrongAuthCode if this is not its auth_code."""
     batch = get(b, project_id, batch_id)
     authorize(b, batch, auth_code)
     _set_data(b, batch, job_data, who)
@@ -415,7 +421,7 @@ def _set_data(b: Batches, batch: Batch, job_data: Any, who: str) -> None:
 def outcomes(
     b: Batches, project_id: str, batch_id: str, state: str | None, limit: int, cursor: str | None
 ) -> Listed[dict[str, Any]]:
-    """Returns items that failed, were abandoned or recovered, by index."""
+    """Returns items that failed, were abandoned or recovered, in the order of their indexes."""
     batch = get(b, project_id, batch_id)
     if cursor is not None and not cursor.isdecimal():
         raise unknown_cursor()
@@ -425,7 +431,7 @@ def outcomes(
 
 
 def results(b: Batches, project_id: str, batch_id: str) -> dict[str, Any]:
-    """Returns a presigned link to one JSONL file of all these items."""
+    """Returns a presigned link to a JSONL file of all items that failed, were abandoned or recovered."""
     batch = get(b, project_id, batch_id)
     url, name = b.outcomes.link(batch, _parts(b, batch))
     return {"url": url, "file_name": name, "expires_in": RESULTS_LINK_SECONDS}
@@ -537,6 +543,7 @@ MOST_LOGS_EXPORTED = 50_000
 
 
 def add_logs(b: Batches, project_id: str, batch_id: str, lines: Sequence[Mapping[str, Any]]) -> int:
+    """Stores log lines of the caller, with the present time. Returns their number."""
     get(b, project_id, batch_id)
     now = b.clock()
     made = in_order([BatchLogLine(new_id("log", now), iso(now), **line) for line in lines])
@@ -552,7 +559,8 @@ def list_logs(
 
 
 def log_rows(b: Batches, project_id: str, batch_id: str) -> Sequence[dict[str, Any]]:
-    """Returns the newest lines, in order of time, as rows of an export. A first row says if others are left out."""
+    """Returns the newest log lines, oldest first, as rows of an export. If older ones are left out, a first row says
+    so."""
     get(b, project_id, batch_id)
     lines = list(islice(b.store.newest_logs(project_id, batch_id), MOST_LOGS_EXPORTED + 1))
     if len(lines) > MOST_LOGS_EXPORTED:

@@ -50,7 +50,7 @@ def start(b: Batches, batch: Batch, business: Business, who: str) -> Batch:
 
 
 def _refuse_above_limit(b: Batches, batch: Batch) -> None:
-    """A batch that its failures have stopped would stop again, after a few more."""
+    """Raises WrongState if a stopped batch has as many failures as its limits allow: it would stop again at once."""
     if batch.status != STOPPED:
         return
     if exceeded := batch.rules.exceeded(b.store.progress(batch).errors, batch.total):
@@ -81,7 +81,8 @@ def _keep_waiting(b: Batches, batch: Batch, due: tuple[float, str]) -> Batch:
 
 
 def ask_again(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Called by compensation if the call to the business was never made, or timed out."""
+    """Asks the business again whether the batch may run, if that call was never made or timed out. False if the batch
+    does not wait any more. Called by compensation."""
     batch = get(b, project_id, batch_id)
     if batch.status != WAITING_BIZ:
         return False
@@ -93,7 +94,8 @@ def ask_again(b: Batches, project_id: str, batch_id: str) -> bool:
 
 
 def give_up_waiting(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Called by compensation 30 minutes after the business was asked, if it has not started the batch."""
+    """Stops a batch that the business has not started within 30 minutes. False if the batch does not wait any more.
+    Called by compensation."""
     batch = get(b, project_id, batch_id)
     if batch.status != WAITING_BIZ:
         return False
@@ -102,12 +104,14 @@ def give_up_waiting(b: Batches, project_id: str, batch_id: str) -> bool:
 
 
 def biz_start(b: Batches, project_id: str, batch_id: str, auth_code: str | None, who: str) -> Batch:
+    """Starts a waiting batch, on behalf of its business. WrongAuthCode if this is not its auth_code."""
     batch = get(b, project_id, batch_id)
     business = authorize(b, batch, auth_code)
     return _run(b, batch, business, next_state("biz_start", batch.status), who, "batch.biz_start")
 
 
 def biz_stop(b: Batches, project_id: str, batch_id: str, auth_code: str | None, reason: str | None, who: str) -> Batch:
+    """Stops a batch, on behalf of its business. WrongAuthCode if this is not its auth_code."""
     batch = get(b, project_id, batch_id)
     authorize(b, batch, auth_code)
     why = f"the business stopped it: {reason}" if reason else "the business stopped it"
@@ -115,6 +119,7 @@ def biz_stop(b: Batches, project_id: str, batch_id: str, auth_code: str | None, 
 
 
 def stop(b: Batches, project_id: str, batch_id: str, who: str) -> Batch:
+    """Stops the batch; it is `stopping` until its runners have saved their progress, if they work on it now."""
     return _stop(b, get(b, project_id, batch_id), "stopped on request", who, "batch.stop")
 
 
@@ -158,7 +163,7 @@ def _run(b: Batches, batch: Batch, business: Business, status: str, who: str, ac
 
 
 def _loads(b: Batches) -> Mapping[str, tuple[int, int]]:
-    """(running and queued, capacity) by channel; empty if there is only one channel for batches."""
+    """Returns (running and queued requests, capacity) by channel; empty if only one channel is for batches."""
     if len(b.channel_names) < 2:
         return {}
     stats = {found.channel: (found.running + found.queued, found.capacity) for found in b.queue.channels.stats()}
@@ -213,7 +218,10 @@ def _stop_waiting(b: Batches, batch: Batch, reason: str, who: str = SYSTEM, acti
 
 
 def end_writes(b: Batches, ended: Request) -> Sequence[Write]:
-    """Returns the write that stops the batch, if its runner was cancelled or lost and cannot end it itself."""
+    """Returns the write that stops the batch whose request was cancelled or whose runner was lost; else none.
+
+    In all other cases the runner ends the batch itself.
+    """
     if ended.status == COMPLETED or _code(ended) == BatchStopped.code:
         return ()
     batch = b.store.get(ended.project_id, ended.payload["batch_id"])
@@ -223,7 +231,7 @@ def end_writes(b: Batches, ended: Request) -> Sequence[Write]:
 
 
 def view_at_end(b: Batches, request: Request) -> dict[str, Any]:
-    """Returns the batch as it will be when this end is written."""
+    """Returns the batch as callers see it once the end of this request is stored, for the notice of that end."""
     batch = b.store.get(request.project_id, request.payload["batch_id"])
     if batch is None:
         return request.view()

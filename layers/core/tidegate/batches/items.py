@@ -120,7 +120,7 @@ class RedrivenItems:
 
 
 class SharedItems:
-    """The items of one runner, by its own positions."""
+    """The items of one runner, numbered by its own positions."""
 
     def __init__(self, items: Items, share: Share) -> None:
         self._items = items
@@ -151,12 +151,13 @@ MOST_ROWS = 10**15
 
 
 def items_of(b: Batches, batch: Batch, runner: int) -> Items:
+    """Returns the items that this runner calls."""
     items = _all_items(b, batch)
     return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
 
 
 def place_of(b: Batches, batch: Batch, index: int) -> int | None:
-    """Returns which of the items of the batch has this index, counted from 0; None if there is no such item."""
+    """Returns the position, among all items of the batch, of the item with this index; None if there is none."""
     if not batch.redrive_of:
         return index if batch.start_index <= index and (batch.total is None or index < batch.total) else None
     extent_of(b, batch, batch.total or 0, wait=True)
@@ -231,13 +232,13 @@ def check_rows(b: Batches, batch: Batch) -> int:
 
 
 def index_rows(b: Batches, batch: Batch, indexer: int, may_continue: Callable[[], bool]) -> bool:
-    """Indexes the ranges of one of these functions. False if it had to stop before the last one."""
+    """Indexes the ranges of the file that are this indexer's. False if it had to stop before the last one."""
     rows = rows_of(b, batch)
     return rows is None or rows.index.index_ranges(indexer + 1, rows.indexers, may_continue)
 
 
 # --- answers
-# What the business says about an item, in the answer to a call or as a result of its own.
+# What the business says about an item, in the answer to a call or in a separate result.
 
 RESULTS = ("ok", "error", "abandon")
 STOPS = (None, "stop", "finish")
@@ -305,7 +306,7 @@ STATES = (FAILED, ABANDONED, RECOVERED)
 RESULTS_LINK_SECONDS = 3600
 # Up to this many parts are merged by an API call while the batch runs; the runner merges them at the end.
 _MOST_PARTS_A_CALL = 2000
-# Of more parts, groups are merged first, in as many calls as that takes: a long batch has hundreds of thousands.
+# If there are more, each group of parts is merged first, over several calls: a long batch has hundreds of thousands.
 _PARTS_A_GROUP = 250
 _MERGE_SECONDS = 8.0
 # Bytes of outcomes that are held at once.
@@ -361,9 +362,9 @@ class Outcomes:
         return count
 
     def merge(self, batch: Batch, parts: Parts, seconds: float = _MERGE_SECONDS) -> str:
-        """Writes all outcomes by index to one JSONL object, unless there is one for these parts. Returns its key.
+        """Writes all outcomes, ordered by index, to one JSONL object, unless it exists. Returns its key.
 
-        NotReady if there is not enough time for all of it: the next call goes on where this one ended."""
+        NotReady if there is not enough time for all of it: the next call continues where this one ended."""
         key = _merged(batch, parts)
         if self._objects.size(key) is None:
             self._objects.stream(key, self._gather(batch, parts, seconds), "application/jsonl")
@@ -378,7 +379,7 @@ class Outcomes:
     def write_report(
         self, batch: Batch, runner: int, part: int, fence: int, done: Sequence[ItemOutcome], items: Items
     ) -> None:
-        """Stores what became of these items. Parts are numbered and valid like those of outcomes."""
+        """Stores one part of the report. Its parts are numbered, and valid, like those of outcomes."""
         lines = (_report_line(outcome, items.index(outcome.index)) for outcome in done)
         self._objects.put(f"{_report(batch, runner)}{part:09d}-{fence:09d}.jsonl", "".join(lines).encode())
 
@@ -397,7 +398,7 @@ class Outcomes:
         return self._objects.link(key, RESULTS_LINK_SECONDS, name), name
 
     def _refuse_too_many(self, batch: Batch, parts: Parts) -> None:
-        """An active batch merges its outcomes itself when it ends; an ended one may have been unable to."""
+        """Raises WrongState for an active batch with more parts than a call can merge: they are merged at its end."""
         if batch.status not in ACTIVE or sum(parts) <= _MOST_PARTS_A_CALL:
             return
         if self._objects.size(_merged(batch, parts)) is None:
@@ -429,10 +430,10 @@ class Outcomes:
         join: Callable[[Sequence[tuple[str, int]]], Iterable[bytes]],
         seconds: float,
     ) -> list[tuple[str, int]]:
-        """Returns (key, size) of the objects that have all of these parts.
+        """Returns (key, size) of objects that together hold all of these parts.
 
-        Of very many, each full group is joined in one object first, if it is not yet: its parts do not change any more.
-        NotReady if there is not enough time for all groups: the next call goes on where this one ended."""
+        If the parts are very many, each full group is first joined to one object, because its parts no longer change.
+        NotReady if there is not enough time for all groups: the next call continues where this one ended."""
         found, until, made = list[tuple[str, int]](), time.monotonic() + seconds, 0
         for runner, count in enumerate(parts):
             source, target = folder_of(batch, runner), f"{_folder(batch)}{kind}-groups-{runner:02d}/"
@@ -454,7 +455,7 @@ class Outcomes:
     def _last(self, found: Sequence[tuple[str, int]]) -> Iterator[bytes]:
         """Yields the last line of each item, by index: an item that failed may have succeeded in a later run.
 
-        Holds the objects, given with their sizes, as they are: as lines they would take several times the memory."""
+        `found` has (key, size) of the objects. They stay in memory as bytes: lines would take several times that."""
         if (size := sum(size for _, size in found)) > _MOST_MERGED:
             raise WrongState(
                 f"the outcomes have {size:,} bytes, and {_MOST_MERGED:,} can be put together at most: a batch that is "
@@ -486,7 +487,7 @@ def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
 
 
 def _index(line: bytes) -> int:
-    """Five times as fast as parsing the line: there may be millions of them."""
+    """Returns the index of the item in a line; five times as fast as parsing it, for millions of lines."""
     return int(line[len(b'{"index":') : line.index(b",")])
 
 
@@ -508,7 +509,7 @@ def _as_csv(text: bytes) -> bytes:
 
 
 def folder_of(project_id: str, batch_id: str) -> str:
-    """Under which all objects of a batch are."""
+    """Returns the prefix of the keys of all objects of a batch."""
     return f"batches/{project_id}/{batch_id}/"
 
 
@@ -546,7 +547,7 @@ def redriven_items(batch: Batch) -> str:
 # Results that the business sends in separate calls, for batches with `ack: "async"`.
 #
 # Each call of an item is decided by one conditional write of the item's record: by the API, with a result of the
-# business, or by the runner, if the call failed, was answered at once or timed out. Whoever is second is refused: a
+# business, or by the runner, if the call failed, was answered at once or timed out. The second write is refused: a
 # result that was accepted counts, even if the runner reads it late or dies. The record of a first call does not exist
 # until it is decided; before each further call, the runner opens it again. Records are deleted only by their expiry: as
 # long as they exist, a second result is refused.
@@ -561,13 +562,13 @@ _UNDECIDED = "attribute_not_exists(#pk) OR #open = :yes"
 class ItemResults:
     def __init__(self, table: Table) -> None:
         self._table = table
-        # Below which position a runner may have called its items: it only rises, so a known value can be used again.
+        # The position below which a runner may have called its items. It only rises, so a known value can be reused.
         self._reach: dict[tuple[str, int], int] = {}
 
     def add(
         self, batch: Batch, index: int, place: int, answer: Mapping[str, Any], attempt: int | None, now: float
     ) -> None:
-        """Stores the result of an item, which is number `place` of the batch. WrongState says why it is refused.
+        """Stores the result of an item; `place` is its position in the batch. WrongState says why it is refused.
 
         The same result again is accepted: its first answer may have been lost."""
         self._refuse_uncalled(batch, index, place)
@@ -587,7 +588,7 @@ class ItemResults:
                 raise WrongState(_refusal(index, error.item, attempt)) from error
 
     def repeats(self, batch: Batch, index: int, answer: Mapping[str, Any], attempt: int | None) -> bool:
-        """Returns whether this very result was accepted before."""
+        """Returns whether exactly this result was accepted before."""
         item = self._table.get(keys.batch_result(batch.project_id, batch.batch_id, index), consistent=True)
         return _is_same(item, json.dumps(answer), attempt)
 
@@ -607,7 +608,7 @@ class ItemResults:
             raise WrongState(f"item {index} was not called yet: send its result after process_url was called with it")
 
     def _has_run(self, batch: Batch, runner: int) -> bool:
-        """A runner of an older version, which may still call items after an update, does not store its reach."""
+        """Whether the runner has begun. If it has stored no reach then, it is of an older version."""
         record = self._table.get(keys.batch_progress(batch.project_id, batch.batch_id, runner), consistent=True)
         return record is not None and int(record["fence"]) > 0
 
@@ -661,7 +662,7 @@ class ItemResults:
             if met is None:
                 counted += [(one, None) for one in part if one.attempt]
                 continue
-            # Nothing was written: the others are tried again without those that were decided before.
+            # Nothing was written: try again without the calls that were decided before.
             counted += [_decision(part[place].index, item) for place, item in met.items() if not item.get("ended")]
             waiting = [one for place, one in enumerate(part) if place not in met] + waiting
         return counted

@@ -2,7 +2,7 @@
 
 The parts are NDJSON, one line for an item, in the folder of the batch. A part is never changed once it is stored, and
 each begins after the last key of the part before. So a function that dies loses only its current part, and two that
-list at the same time store the same listing. An object with the sizes of the parts says that all are stored.
+list at the same time store the same listing. The last object, with the sizes of all parts, marks it as complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidegate.batches import Batches
 
 PART_BYTES = 8 * 1024 * 1024
-# Longer than any line: a key has 1,024 bytes at most, and JSON makes six of one.
+# Longer than any line: a key has at most 1,024 bytes, and JSON writes a byte as six at most.
 _TAIL_BYTES = 16 * 1024
 LARGEST_MANIFEST = 16 * 1024 * 1024
 # Which columns of an inventory an item gets, and by which names.
@@ -37,7 +37,7 @@ _LINES_AT_ONCE = 1000
 
 
 def check_grant(b: Batches, project_id: str, place: str, *, prefix: bool) -> None:
-    """Raises SourceNotGranted unless the operator and the project's `read_from` allow all of this to be read."""
+    """Raises SourceNotGranted unless the operator and the project's `read_from` allow reading this prefix or key."""
     bucket, key = bucket_and_key(place)
     b.require_source(project_id, {"s3": {"bucket": bucket, "prefix" if prefix else "key": key}}, ["source"])
 
@@ -47,9 +47,9 @@ def is_listed(b: Batches, folder: str) -> bool:
 
 
 def list_items(b: Batches, batch: Batch, source: RowSource, folder: str, may_continue: Callable[[], bool]) -> bool:
-    """Stores the parts that are missing. False if it had to stop before the last one.
+    """Stores the missing parts of the listing. False if it had to stop before the last one.
 
-    What cannot be read is refused before the first call: Invalid says why."""
+    Invalid if the prefix or inventory cannot be read: nothing is called before the listing is complete."""
     place = source.place or ""
     # Check again: the grant may have been withdrawn since the batch was created.
     check_grant(b, batch.project_id, place, prefix=source.s3_prefix is not None)
@@ -77,7 +77,7 @@ def _line(item: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _refusals(place: str) -> Iterator[None]:
-    """Invalid if S3 refuses to read the source and a repetition would not help."""
+    """Raises Invalid in place of S3's error if S3 refuses to read the source and a retry would not help."""
     try:
         yield
     except ClientError as error:
@@ -92,7 +92,7 @@ def _refusals(place: str) -> Iterator[None]:
 
 def _store_prefix(b: Batches, place: str, folder: str, may_continue: Callable[[], bool]) -> bool:
     while may_continue():
-        # From what is stored, not from what this function listed: another one may have stored this part.
+        # Continue from what is stored, not from what this function listed: another one may have stored this part.
         sizes = _part_sizes(b.objects, folder)
         data = _next_part(b, place, _last_key(b.objects, folder, sizes))
         if not data:
@@ -128,7 +128,7 @@ def _next_part(b: Batches, place: str, after: str | None) -> bytes:
 
 
 def _store_inventory(b: Batches, project_id: str, place: str, folder: str, may_continue: Callable[[], bool]) -> bool:
-    """One part for each file of the inventory. Its content is given by the file's MD5, so it may be stored twice."""
+    """Stores one part for each file of the inventory. A part may be stored twice: its file's MD5 fixes its content."""
     bucket, _ = bucket_and_key(place)
     columns, files = _read_manifest(_stored_manifest(b, place, folder), bucket)
     done = len(_part_sizes(b.objects, folder))
@@ -180,7 +180,7 @@ def _read_manifest(data: bytes, bucket: str) -> tuple[list[str], list[dict[str, 
 
 
 def _inventory_lines(chunks: Iterator[bytes], columns: list[str], file: Mapping[str, str]) -> Iterator[bytes]:
-    """Yields the lines of one part. Invalid, before the last one, if the file is not the one of the manifest."""
+    """Yields the lines of one part. Before the last ones, Invalid if the file has not the MD5 of the manifest."""
     digest = hashlib.md5(usedforsecurity=False)
 
     def digested() -> Iterator[bytes]:

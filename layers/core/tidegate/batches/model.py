@@ -1,4 +1,4 @@
-"""The nouns of batches: businesses, batches, items, runners, their states and their progress. Pure."""
+"""Records and values of batches: businesses, batches, items, runners, their states and their progress. Pure."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def seconds_of_day(text: str) -> int:
 
 
 def paused_until(windows: Sequence[PauseWindow], now: float) -> float:
-    """Returns when calls may be made: `now` outside all windows, else the end of the window or of windows that follow
-    it without a gap."""
+    """Returns the earliest time, from `now` on, at which calls may be made.
+
+    Within a pause window this is its end, or the end of the last of several windows without a gap between them.
+    """
     until = now
     # Each window can extend the pause once.
     for _ in range(len(windows) + 1):
@@ -55,9 +57,12 @@ def paused_until(windows: Sequence[PauseWindow], now: float) -> float:
 
 
 def time_after_calls(windows: Sequence[PauseWindow], now: float, seconds: float) -> float:
-    """Returns when `seconds` of calls are over that begin now, outside all windows; inf if there is no such time."""
+    """Returns when calls that take `seconds` in total are over, if they begin now and rest during the windows.
+
+    inf if the windows leave no time for calls.
+    """
     begin = at = paused_until(windows, now)
-    # The times for calls within a day, which repeat: (from, seconds).
+    # (start, seconds) of each time between two pauses within the next 24 hours. The same times return every day.
     spans = list[tuple[float, float]]()
     while at < begin + DAY:
         pauses = (at + (window.start - at) % DAY for window in windows if window.start != window.end)
@@ -100,18 +105,21 @@ class Share:
     block: int = BLOCK_ITEMS
 
     def index(self, position: int) -> int:
-        """Returns the index of the item at this runner's position."""
+        """Returns the index, within the batch, of this runner's item at `position`."""
         block, place = divmod(position, self.block)
         return (block * self.runners + self.runner) * self.block + place
 
     def below(self, limit: int) -> int:
-        """Returns how many items before index `limit` are this runner's. If it owns `limit`, that is its position."""
+        """Returns how many of this runner's items come before index `limit`.
+
+        If the item with that index is this runner's own, the number is its position.
+        """
         rounds, turn = divmod(limit // self.block, self.runners)
         rest = self.block if turn > self.runner else limit % self.block if turn == self.runner else 0
         return rounds * self.block + rest
 
     def owner(self, index: int) -> int:
-        """Returns the runner that has the item."""
+        """Returns the number of the runner that calls the item."""
         return index // self.block % self.runners
 
     def owns(self, index: int) -> bool:
@@ -121,7 +129,7 @@ class Share:
 # --- values
 # Values of a run: calls, answers, outcomes, verdicts, and the state that one slice hands over to the next.
 #
-# An item's `index` in here is its position among the items of its runner (`share.py`).
+# In this section, an item's `index` is its position among the items of its runner (see `Share`).
 
 # States of items that did not succeed at their first attempt.
 FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
@@ -130,7 +138,7 @@ SUCCEEDED = "succeeded"
 WINDOW_SECONDS = 10
 # Limit for items of one runner that were called and are not done: they must fit into its record.
 MOST_OPEN = 20_000
-# A business that leaves the calls of so many new items unanswered, one after the other, is down.
+# After calls of this many new items in a row without an answer, the business counts as down.
 MOST_UNANSWERED = 5
 
 
@@ -166,10 +174,10 @@ class ItemResult:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How one call of an item ended; with `answer` None, the call may still get its result.
+    """How one call of an item of an asynchronous batch ended; `answer` is None while its result may still come.
 
-    Only for asynchronous batches. `number` counts the calls of the item over all runs; `attempt` is what the business
-    was told, and starts again at 1 if the item's failure had stopped the batch.
+    `number` counts the calls of the item over all runs. `attempt` is the number that the business got with the call; it
+    starts again at 1 if the item's failure stopped the batch and the batch was then started again.
     """
 
     index: int
@@ -190,7 +198,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ItemOutcome:
-    """An item that failed, was abandoned, or succeeded only after retries; with a report, also one that succeeded."""
+    """How an item ended that failed, was abandoned or needed retries; with a report, any item that ended."""
 
     index: int
     state: str
@@ -198,7 +206,7 @@ class ItemOutcome:
     answer: ItemResult
     # Epoch seconds.
     at: float = 0.0
-    # False: its failure stops the batch, and it is called again when that is started.
+    # False: the item's failure stops the batch, and the next start calls the item again.
     done: bool = True
 
 
@@ -210,7 +218,7 @@ class OpenItem:
     # The next attempt; with `awaiting`, the attempt that was made.
     attempt: int
     # Epoch seconds: the earliest time of the next attempt; with `awaiting`, the deadline for the result. 0: its call
-    # was under way, and is repeated. Negative: the time when this attempt was not answered (see `Outage`).
+    # was under way, and is repeated. Negative: minus the time at which this attempt got no answer (see `Outage`).
     at: float
     awaiting: bool = False
 
@@ -218,8 +226,9 @@ class OpenItem:
 class Outage(NamedTuple):
     """Whether the business is down, as one runner sees it.
 
-    `calls` counts new items without an answer since the last answer. From `MOST_UNANSWERED` on the business is
-    down since `since`, and the next call, a single one, is made at `probe_at`; `every` is the time between two of them.
+    `calls` counts new items whose calls got no answer, since the last answer. After `MOST_UNANSWERED` such calls the
+    business counts as down: `since` is set, and one test call at a time is made, the next one at `probe_at`, with
+    `every` seconds between two of them.
     """
 
     calls: int = 0
@@ -233,7 +242,7 @@ NO_OUTAGE = Outage()
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a slice hands over besides the window: without it, the rate and the retries would start again."""
+    """What the next slice of a runner gets besides the window, so that it continues the rate and the retries."""
 
     tokens: float = 1.0
     tokens_at: float | None = None
@@ -242,7 +251,7 @@ class Carried:
     # their outcome becomes `recovered`.
     reopened: Mapping[int, int] = field(default_factory=dict)
     outage: Outage = NO_OUTAGE
-    # The delays by which items wait for their retry (`Rules.delays`). None: of an older version.
+    # `Rules.delays` when the items began to wait for their retry. None: saved by an older version.
     delays: str | None = None
 
 
@@ -256,6 +265,8 @@ class Counts:
 
 @dataclass(slots=True)
 class Rules:
+    """How one runner calls items: its rate, retries and limits."""
+
     rate: float
     retries: int = 5
     retry_delay: float = 3.0
@@ -274,13 +285,13 @@ class Rules:
 
     @property
     def window_size(self) -> int:
-        """Large enough for calls that take `item_seconds` at the full rate."""
+        """How many items the window holds: enough for the full rate if each call takes `item_seconds`."""
         wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
         return max(1, self.items_per_call, min(MOST_OPEN, wanted))
 
     @property
     def delays(self) -> str:
-        """Differs for rules with other delays."""
+        """The retry delays as a text, to notice when they were changed."""
         backoff = self.backoff
         numbers = [backoff.base, backoff.factor, backoff.max, backoff.jitter] if backoff else [self.retry_delay]
         return " ".join(f"{number:g}" for number in numbers)
@@ -317,7 +328,7 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
 }
 ACTIVE = frozenset({RUNNING, STOPPING})
 ENDED = frozenset({STOPPED, FINISHED})
-# Why an ended batch is due: its retention is over.
+# The `due_kind` of an ended batch: it is due when its retention is over.
 BATCH_ENDED = "batch_ended"
 BIZ_WAIT_SECONDS = 30 * 60
 # A batch that nobody starts for this long is deleted.
@@ -339,6 +350,7 @@ SYNC, ASYNC = "sync", "async"
 
 
 def next_state(action: str, status: str) -> str:
+    """Returns the state that the action leads to. WrongState if it is not allowed in this state."""
     allowed = TRANSITIONS[action]
     if status not in allowed:
         raise WrongState(
@@ -395,7 +407,7 @@ SOURCE_FIELDS = ("file_id", "format", "encoding", "delimiter", "compression", "s
 
 
 class RowText(NamedTuple):
-    """How rows are written in a text."""
+    """The format, encoding and delimiter of a text with rows."""
 
     format: str
     encoding: str = UTF8
@@ -404,7 +416,7 @@ class RowText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """A file in the library whose rows are the items, or objects of a bucket, which are listed as such rows."""
+    """Where the items of a batch come from: the rows of a file in the library, or the objects of a bucket."""
 
     file_id: Annotated[str | None, F("id of the file in the library")] = None
     signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
@@ -417,29 +429,29 @@ class RowSource:
 
     @property
     def place(self) -> str | None:
-        """Where the objects of a bucket are named that are the items; None if the items are rows of a file."""
+        """The s3:// URL of the prefix or inventory that names the items; None if the items are rows of a file."""
         return self.s3_prefix or self.s3_inventory
 
     @property
     def text(self) -> RowText:
-        """How the rows are written in the text that is indexed: UTF-16 is stored as UTF-8 for that."""
+        """Format, encoding and delimiter of the text that is indexed: a file in UTF-16 is first stored as UTF-8."""
         return RowText(self.format, UTF8 if self.encoding == UTF16 else self.encoding, self.delimiter)
 
     @property
     def is_plain(self) -> bool:
-        """Whether ranges of the file itself can be read. Of others, the text is stored first."""
+        """Whether ranges of the file itself can be read. Otherwise its text is first stored as another object."""
         return self.compression is None and self.encoding != UTF16
 
 
 def bucket_and_key(place: str) -> tuple[str, str]:
-    """Returns the two parts of `s3://bucket/key`."""
+    """Returns (bucket, key) of `s3://bucket/key`."""
     bucket, _, key = place.removeprefix("s3://").partition("/")
     return bucket, key
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long the retries of an item wait: longer from attempt to attempt."""
+    """The waits before the retries of an item, each longer than the one before."""
 
     base: Annotated[float, F("seconds before the first retry", ge=0, le=3600)]
     factor: Annotated[float, F("each further retry waits this many times as long", ge=1, le=10)] = 2.0
@@ -449,7 +461,7 @@ class Backoff:
     )
 
     def delay(self, index: int, attempt: int) -> float:
-        """The same for the same item and attempt, so that a repeated slice waits as long."""
+        """Returns the seconds to wait after this attempt; always the same, so that a repeated slice waits as long."""
         chance = zlib.crc32(f"{index}.{attempt}".encode()) / 2**32
         return min(self.max, self.base * self.factor ** (attempt - 1)) * (1 - self.jitter * chance)
 
@@ -629,7 +641,7 @@ class Batch(BatchItems):
 
     @property
     def serial(self) -> bool:
-        """Whether items are called one at a time, each with the data as they are after the answer before."""
+        """Whether items are called one at a time; the business may then change `job_data` between two items."""
         return self.rate <= 1 and self.items_per_call == 1 and self.runners == 1
 
     def workers(self, runners: int = 1) -> int:
@@ -642,7 +654,7 @@ class Batch(BatchItems):
 
     @property
     def takes_data(self) -> bool:
-        """Whether its data may change now: while it does not run, or between the items of a serial batch."""
+        """Whether `job_data` may be changed now: the batch does not run, or it is serial, between two items."""
         return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.serial)
 
 
@@ -656,7 +668,7 @@ class BatchLogLine:
 
 
 def in_order(lines: Sequence[BatchLogLine]) -> list[BatchLogLine]:
-    """Returns the lines with their ids exchanged so that lists have them in this order, also those of one moment."""
+    """Returns the lines with their ids swapped among them, so that sorting by id keeps this order."""
     ids = sorted(line.log_id for line in lines)
     return [replace(line, log_id=log_id) for line, log_id in zip(lines, ids, strict=True)]
 
@@ -675,7 +687,7 @@ def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """The window as stored. Bit k of the bitmap, lowest first, is item offset + k."""
+    """A runner's window as stored. Bit k of the bitmap, lowest bit first, is set if item offset + k is done."""
 
     offset: int
     bitmap: bytes = b""
@@ -720,7 +732,7 @@ class ProgressView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """What a runner saves each second, and the next slice continues from."""
+    """The progress of a runner, saved every second, from which its next slice continues; or that of all runners."""
 
     window: WindowState
     counts: Counts = field(default_factory=Counts)
@@ -729,7 +741,7 @@ class BatchProgress:
     carried: Carried = field(default_factory=Carried)
     # How many parts of outcomes in S3 are valid.
     outcome_parts: int = 0
-    # The same of the report, if there is one.
+    # How many parts of the report in S3 are valid; 0 without a report.
     report_parts: int = 0
     # Epoch seconds: there is nothing to do until then, and no function runs.
     wake_at: float | None = None
@@ -793,12 +805,13 @@ class RunnerRecord:
     lease_until: float
 
     def is_sleeping(self, now: float) -> bool:
-        """Whether its state machine waits for the next call, so that no function would notice a stop until then."""
+        """Whether the runner's state machine waits for the next call: no function would notice a stop before that."""
         wake_at = self.progress.wake_at
         return wake_at is not None and wake_at > now and self.lease_until < now
 
 
 def first_progress(batch: Batch, runner: int) -> BatchProgress:
+    """Returns the progress of a runner that has not begun."""
     return BatchProgress(WindowState(batch.share(runner).below(batch.start_index)))
 
 
@@ -807,7 +820,7 @@ def combined(batch: Batch, runners: Sequence[BatchProgress]) -> BatchProgress:
     if len(runners) == 1:
         return runners[0]
     counts = [one.counts for one in runners]
-    # Unknown as long as that of one runner is: its business is down, or it has not begun.
+    # The ETA is unknown while that of one runner is unknown: the business is down, or the runner has not begun.
     etas = [math.inf if one.eta is None else one.eta for one in runners if one.verdict is None]
     eta = max(etas, default=math.inf)
     offsets = [batch.share(runner).index(one.window.first_open) for runner, one in enumerate(runners)]
@@ -830,7 +843,8 @@ def combined(batch: Batch, runners: Sequence[BatchProgress]) -> BatchProgress:
 
 
 def common_verdict(runners: Sequence[BatchProgress]) -> Verdict | None:
-    """Returns how the batch ends, once all runners have ended: a failure first, then a stop, else finished."""
+    """Returns the verdict of the batch, or None while a runner works. A failure comes before a stop, a stop before
+    finished."""
     verdicts = [one.verdict for one in runners if one.verdict is not None]
     if len(verdicts) < len(runners):
         return None
@@ -838,7 +852,7 @@ def common_verdict(runners: Sequence[BatchProgress]) -> Verdict | None:
 
 
 def ends_others(batch: Batch, runner: int, progress: BatchProgress) -> Verdict | None:
-    """Returns the verdict of a runner if it ends the others too, not if it has only finished its own items."""
+    """Returns a runner's verdict if it ends the other runners too; None if it has only finished its own items."""
     verdict = progress.verdict
     if verdict is None or verdict.status != FINISHED:
         return verdict

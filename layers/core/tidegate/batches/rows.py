@@ -58,7 +58,7 @@ def format_of(file_name: str) -> str | None:
 
 
 class _Undecodable(Exception):
-    """A byte that the encoding does not have, by line and column, from 1. Lines count from where reading began."""
+    """The line and column, from 1, of a byte that is not in the encoding. Lines count from where reading began."""
 
     def __init__(self, line: int, column: int, encoding: str) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class _Undecodable(Exception):
 class RangeIndex:
     """The records that begin in one range of a file.
 
-    `first` is the offset of the first record. `starts` has the offset of each block of rows, and at last the end of
-    the last record, where the first record of the next range begins.
+    `first` is the offset of the first record. `starts` has the offset of each block of rows and, as its last entry, the
+    end of the last record, where the first record of the next range begins.
     """
 
     first: int
@@ -161,11 +161,11 @@ def line_start(chunks: Iterable[bytes], row_format: str, at: int) -> int:
 
 
 def count_lines(chunks: Iterable[bytes], row_format: str) -> int:
-    """Returns how many lines end in the bytes, of which the last is a line end."""
+    """Returns the number of lines in the bytes, which end with a line end."""
     count, ended_by_return = 0, False
     for chunk in chunks:
         count += sum(1 for _ in _LINE_END[row_format].finditer(chunk))
-        # A CR LF that is cut in two was counted twice.
+        # A CR LF that is split between two chunks was counted twice.
         count -= row_format == CSV and ended_by_return and chunk[:1] == b"\n"
         ended_by_return = chunk.endswith(b"\r")
     return count
@@ -179,7 +179,7 @@ def parse_block(form: RowText, columns: tuple[str, ...], data: bytes, first: int
 
 
 def first_rows(chunks: Iterable[bytes], form: RowText, start: int, count: int) -> list[Any]:
-    """Returns up to `count` rows from number `start` on. Holds no other rows."""
+    """Returns up to `count` rows from number `start` on. Keeps no other rows in memory."""
     return _first(chunks, form, start, count)[1]
 
 
@@ -196,7 +196,7 @@ def _first(chunks: Iterable[bytes], form: RowText, start: int, count: int) -> tu
 
 
 def _header(names: Iterable[str]) -> tuple[str, ...]:
-    """Raises Invalid if a name would stand for two values of a row."""
+    """Returns the names of the columns. Invalid if two columns have the same name."""
     columns, places = tuple(names), dict[str, int]()
     for place, name in enumerate(columns):
         if (first := places.setdefault(name, place)) < place:
@@ -302,7 +302,7 @@ def _check_row_length(length: int) -> None:
 # Objects of batches in the bucket: files with rows, their indexes, outcomes.
 
 
-# Small objects that make one part of an upload: as CSV they have about half as many bytes, and S3 wants 5 MiB.
+# Bytes of small objects that are joined to one part of an upload. CSV halves them, and S3 wants at least 5 MiB.
 _GROUP_BYTES, _PORTION_READERS = 16 * 1024 * 1024, 16
 # The API answers within 29 s.
 _ASSEMBLE_SECONDS = 15.0
@@ -369,10 +369,10 @@ class RowBucket:
         convert: Callable[[bytes], bytes],
         content_type: str,
     ) -> None:
-        """Writes one object of the content of many small ones, each of them converted, after `head`.
+        """Joins many small objects, each of them converted, to one object that begins with `head`.
 
-        Holds one part of the upload in memory. NotReady when its time is up: what is uploaded stays, and the next call
-        goes on there. Two calls at once upload the same bytes.
+        Holds one part of the upload in memory. NotReady when its time is up: uploaded parts stay, and the next call
+        continues after them. Two calls at once upload the same bytes.
         """
         until, groups = time.monotonic() + _ASSEMBLE_SECONDS, list(_grouped(portions))
         if len(groups) <= 1:
@@ -435,7 +435,7 @@ LISTING_END = "end.json"
 
 
 class ListedParts(RowBucket):
-    """The parts of a listing (`batches/listing.py`), read by the name of their folder like one object."""
+    """Reads the parts of a listing (`batches/listing.py`) like one object, whose key is their folder."""
 
     def __init__(self, objects: RowBucket, folder: str) -> None:
         """WrongState if not all parts are stored yet."""
@@ -466,10 +466,9 @@ class ListedParts(RowBucket):
 # The index of a file's rows, built range by range, so that a batch can start when the first range is indexed.
 #
 # Each range of bytes has an index object of its own: several functions can index ranges in parallel, and another
-# function
-# can continue after a crash. In a CSV file, a line inside quotes does not begin a record, and only the bytes before it
-# show that. So a range is indexed on the guess that its first line begins a record. The index is valid if the range
-# before ends exactly there; otherwise the range is indexed again from the right offset.
+# function can continue after a crash. In a CSV file, a line inside quotes does not begin a record, and only the bytes
+# before it show that. So a range is indexed on the guess that its first line begins a record. The index is valid if the
+# range before ends exactly there; otherwise the range is indexed again from the right offset.
 
 RANGE_BYTES = 32 * 1024 * 1024
 # A record that extends beyond its range is read in portions of this size.
@@ -480,7 +479,7 @@ _INDEXES_KEPT = 8
 
 
 class FileIndex:
-    """The valid ranges, from the first one on without a gap. Thread-safe."""
+    """The row index of a file, as far as its ranges are indexed from the first one on. Thread-safe."""
 
     def __init__(
         self, objects: RowBucket, key: str, prefix: str, form: RowText, *, range_bytes: int = RANGE_BYTES
@@ -495,7 +494,7 @@ class FileIndex:
         self._lock = threading.Lock()
         self._advancing = threading.Lock()
         self._indexes: OrderedDict[int, RangeIndex] = OrderedDict()
-        # The rows before each indexed range and the offset of its first record; at last, the same for the next range.
+        # For each indexed range, and for the one after them: the rows before it and the offset of its first record.
         self._rows_before = array("Q", [0])
         self._firsts = array("Q", [0])
         self._listed = 0
@@ -636,9 +635,9 @@ class FileIndex:
 # --- files
 # Items that are rows of a file in the library, read by number, with the next block read ahead.
 
-# What a compressed file may unpack to: as much as a function stores in a minute or two.
+# The most bytes that a compressed file may unpack to: a function stores them in a minute or two.
 MOST_UNPACKED = 5 * 1024**3
-# A new batch's file is checked so far before the batch is stored; its runner checks the rest.
+# How much of its file is checked before a new batch is stored; the runner checks the rest.
 _HEAD_BYTES, _ROWS_CHECKED = 4096, 20
 _BLOCKS_KEPT = 8
 # The rows of larger blocks are read one by one. Parsed, a block takes several times as much memory.
@@ -660,9 +659,9 @@ class RowFiles:
         self._last: tuple[tuple[str, RowText], Rows] | None = None
 
     def inspect(self, project_id: str, source: RowSource, delimiter: str | None) -> RowSource:
-        """Returns the source as its first bytes show it to be: compressed, or with a byte order mark.
+        """Returns the source with the compression and the encoding that the first bytes of its file show.
 
-        Invalid if its header or first rows cannot be read, or if no delimiter is given and it is probably no comma.
+        Invalid if its header or first rows cannot be read, or if no delimiter is given and it is probably not a comma.
         """
         raw = self._chunks(project_id, source)
         head = next(raw, b"")
@@ -683,6 +682,7 @@ class RowFiles:
         return source
 
     def rows(self, project_id: str, source: RowSource) -> Rows:
+        """Returns the rows of a file in the library, readable by number. Stores its text if it is not plain."""
         form, key = source.text, self._object_of(project_id, source.signature or "")
         prefix = f"rows/{project_id}/{source.signature}.{form.format}-{source.encoding}-{ord(form.delimiter)}/"
         text = key if source.is_plain else f"{prefix}text"
@@ -715,13 +715,13 @@ class RowFiles:
         return transcoded(chunks) if source.encoding == UTF16 else chunks
 
     def _stored(self, project_id: str, source: RowSource, key: str) -> str:
-        """Stores the text of a file of which ranges cannot be read, unless it is stored."""
+        """Stores the text of a compressed or UTF-16 file at `key`, unless it is stored. Returns `key`."""
         if not source.is_plain and self._objects.size(key) is None:
             self._objects.stream(key, self._text(project_id, source), "text/plain")
         return key
 
     def _cached(self, key: str, form: RowText) -> Rows | None:
-        """The last file is kept: the next slice of its batch probably runs in this process."""
+        """Returns the rows if this file was opened last: the next slice of a batch probably runs in this process."""
         with self._lock:
             return self._last[1] if self._last and self._last[0] == (key, form) else None
 
@@ -734,7 +734,7 @@ class RowFiles:
 
 
 def _size_of(objects: RowBucket, key: str) -> int:
-    """RecordNotFound if there is no such object: it must not look like an empty file, with which a batch finishes."""
+    """Returns the size of an object. RecordNotFound if there is none: a batch would finish as with an empty file."""
     size = objects.size(key)
     if size is None:
         raise RecordNotFound(
@@ -744,7 +744,7 @@ def _size_of(objects: RowBucket, key: str) -> int:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the bytes of a gzip file, which may have several members. Invalid if it is none, or too large."""
+    """Yields the unpacked bytes of a gzip file with one or more members. Invalid if it is not gzip, or too large."""
     size, unpacker = 0, zlib.decompressobj(wbits=31)
     for chunk in chunks:
         data = chunk
@@ -785,7 +785,7 @@ def transcoded(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _LongRows(NamedTuple):
-    """A block whose rows are so long that each is read when it is wanted: a thousand would fill the memory."""
+    """A block with very long rows, each read only when it is needed: a thousand would fill the memory."""
 
     read: Callable[[int], Any]
 
@@ -816,7 +816,10 @@ class Rows:
         return indexed
 
     def look_ahead(self, count: int) -> tuple[int, bool]:
-        """Returns `index.indexed` and adds the next range in the background; builds it if `count` rows need it."""
+        """Returns `index.indexed`, and adds the next range in the background.
+
+        Indexes that range itself if there are no other functions for it, or if fewer than `count` rows are indexed.
+        """
         build = self.indexers == 0 or self.index.indexed[0] < count
         with self._lock:
             last, self._advance = self._advance, None

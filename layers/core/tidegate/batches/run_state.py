@@ -2,17 +2,17 @@
 
 Items are called in order, within a window of about ten seconds of items. When the window is full and its first item is
 not done, because it waits for a retry or for an answer, that item is set aside and the window moves on: one bad item
-does not hold up the others. Items aside keep their attempt and the time of their next call, and are called when that
-has come, before new items. Each save stores the window's offset together with all items aside, also those whose call is
+does not hold up the others. Items aside keep their attempt and the time of their next call, and are called at that
+time, before new items. Each save stores the window's offset together with all items aside, also those whose call is
 under way, so that after a crash the next runner knows them all: an item is done if it is below the offset and not
-aside. At most `MOST_OPEN` items of a runner are open, so that its record fits into one item of the table; when that
-many are, the window waits.
+aside. At most `MOST_OPEN` items of a runner are open, so that its record fits into one item of the table; at that
+limit, the window does not move.
 
 A call without an answer may be the fault of its item or of the whole business, so it does not count as an attempt at
 once. If a call that began later is answered, it counts. If the calls of several new items in a row stay unanswered, the
 business is down: all such items keep their attempts, and one call at a time tests the business, with a new item if
-there is one, until it answers. When no new items are left, nothing can tell the two apart: then calls without an answer
-count at once.
+there is one, until it answers. When no new items are left, nothing shows whose fault it is: then calls without an
+answer count at once.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ from tidegate.common.token_bucket import TokenBucket
 
 
 class SlidingWindow:
-    """Which items of a runner are done: all below an offset except those that stand aside, and some in the window above
-    it.
+    """Tracks which items of a runner are done: those below an offset except items set aside, and some in the window.
 
     Hands out indexes while the window has room. They may be acknowledged in any order.
 
@@ -89,7 +88,7 @@ class SlidingWindow:
         return self.offset + len(self._above) - len(self.aside)
 
     def resize(self, size: int) -> None:
-        """A smaller window does not affect indexes that were already handed out."""
+        """Changes the size of the window. Indexes that were handed out stay valid if it becomes smaller."""
         self._size = max(1, size)
 
     def extend(self, total: int, *, complete: bool) -> None:
@@ -97,11 +96,11 @@ class SlidingWindow:
 
     @property
     def called(self) -> int:
-        """All indexes that were handed out are below it, except held ones."""
+        """One more than the highest index that was handed out; held indexes do not count."""
         return max(self._next, self.offset)
 
     def peek(self) -> int | None:
-        """The index that `take` would hand out, if it is within its reach."""
+        """Returns the next index to hand out, whatever `reach` is; None if the window is full or no item is left."""
         # After a resume, one acknowledgement may move the offset past many items that were done before.
         self._next = max(self._next, self.offset)
         while self._next in self._above or self._next in self._held:
@@ -109,7 +108,7 @@ class SlidingWindow:
         return self._next if self._next < min(self.offset + self._size, self._total) else None
 
     def room(self, most: int) -> int:
-        """An upper bound, at most `most`, for the indexes that `take` can hand out; after a resume some may be done."""
+        """Returns how many indexes can be handed out, at most `most`; too many if some are done from an earlier run."""
         if self.peek() is None:
             return 0
         bound = min(self.offset + self._size, self._total)
@@ -185,7 +184,7 @@ _IDLE = 0.05
 _FIRST_PROBE, _LONGEST_PROBE = 1.0, 60.0
 # A business that is down and names a time (Retry-After) is not tested before it, up to this many seconds.
 _LONGEST_PAUSE = 3600.0
-# With no new item to test the business with, its outage is believed for so many seconds.
+# Without a new item to test the business with, its outage is taken for real for at most this many seconds.
 _LONGEST_TAIL = 1800.0
 SKIP_ADVICE = (
     "to go on without it, set on_item_failure to skip (PATCH, or `tidegate batch update --on-item-failure skip`) "
@@ -194,8 +193,10 @@ SKIP_ADVICE = (
 
 
 class _Flight(NamedTuple):
-    """A call that is under way. Only calls of new items show that the business is down: others may be of items that
-    never get an answer."""
+    """A call that is under way. `is_new`: the first call of its item.
+
+    Only first calls show that the business is down: an item that is retried may be one that never gets an answer.
+    """
 
     attempt: int
     began: float
@@ -208,8 +209,8 @@ class RunState:
 
     After a halt or a pause it hands out no more calls, but still accepts answers.
 
-    If results come separately (`asynchronous`), no answer and no time-out counts by itself: `undecided` returns them,
-    and `apply` counts what the table then says about the call, which may be a result that came meanwhile.
+    If results come separately (`asynchronous`), answers and time-outs do not count at once: `undecided` returns them,
+    the caller stores them, and `apply` counts what the table then holds, which may be a result that came earlier.
     """
 
     total: int
@@ -218,7 +219,7 @@ class RunState:
     now: float
     counts: Counts = field(default_factory=Counts)
     carried: Carried = field(default_factory=Carried)
-    # The index that people know an item by, from its position in this runner.
+    # Returns the index of an item in the batch, from its position in this runner.
     index_of: Callable[[int], int] = lambda index: index
     # Whether results are reported separately from the answers to calls.
     asynchronous: bool = False
@@ -240,11 +241,11 @@ class RunState:
     _in_flight: dict[int, _Flight] = field(init=False, default_factory=dict)
     # Items in `_retries`, and the attempt that each waits for.
     _waiting: dict[int, int] = field(init=False, default_factory=dict)
-    # (time, attempt) of retries that may be called only after `opened`: until then, results for them are refused.
+    # (time, attempt) of retries that must be opened in the table before their call: until then it refuses results.
     _unopened: dict[int, tuple[float, int]] = field(init=False, default_factory=dict)
     # (attempt, answer) of calls that have ended and are not counted yet.
     _undecided: dict[int, tuple[int, ItemResult]] = field(init=False, default_factory=dict)
-    # (call, answer, time) of calls without an answer of which it is open whether they count.
+    # (call, answer, time) of calls without an answer. Whether they count as attempts is not decided yet.
     _unanswered: dict[int, tuple[ItemCall, ItemResult, float]] = field(init=False, default_factory=dict)
     outage: Outage = field(init=False)
     _probing: int | None = field(init=False, default=None)
@@ -274,7 +275,7 @@ class RunState:
         self._conclude_if_done()
 
     def _hold_reopened(self) -> None:
-        """Their last call is decided: like retries, they must be opened before they are called."""
+        """Holds the items whose failure stopped an earlier run: like retries, they must be opened before their call."""
         listed = {item.index for item in self.carried.open_items}
         for index in self._reopened.keys() - listed:
             if self.window.hold(index):
@@ -294,8 +295,10 @@ class RunState:
         return Counts(self._failed, self._abandoned, self._failed_calls)
 
     def carry(self) -> Carried:
-        """Returns what the next slice needs. It repeats all calls under way, as after a crash: retries with the attempt
-        that they have; first calls of items in the window are left out, because it makes those anyway."""
+        """Returns the state for the next slice, which repeats all calls that are under way, as after a crash.
+
+        Retries keep their attempt. First calls of items in the window are left out: the next slice makes them anyway.
+        """
         tokens, at = self._bucket.state
         waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
         waiting += [OpenItem(index, attempt, due) for index, (due, attempt) in self._unopened.items()]
@@ -335,7 +338,7 @@ class RunState:
         return calls or _IDLE
 
     def next_at(self, now: float) -> float:
-        """Returns when there is something to do, unless an answer arrives earlier: a runner may sleep until then."""
+        """Returns the time of the next call or deadline: if no answer arrives, a runner may sleep until then."""
         if self.over:
             return now
         if self.window.exhausted:
@@ -357,6 +360,7 @@ class RunState:
         return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
 
     def record(self, call: ItemCall, answer: ItemResult, now: float) -> None:
+        """Counts the answer to a call. A missing answer (`down`) counts later, if it was not an outage."""
         flight = self._in_flight.pop(call.index, None)
         if not answer.down:
             self._business_answered(flight)
@@ -390,7 +394,7 @@ class RunState:
         return (more and self._open_items < MOST_OPEN) or any(flight.is_new for flight in self._in_flight.values())
 
     def _business_answered(self, flight: _Flight | None) -> None:
-        """Calls that had failed when the answered one began count now: it shows that the business is not down."""
+        """Counts calls that stayed unanswered before this one began: its answer shows that the business is up."""
         if flight is None or (self.outage is NO_OUTAGE and not self._unanswered):
             return
         if flight.began >= self.outage.since:
@@ -410,13 +414,13 @@ class RunState:
         self._unanswered.clear()
 
     def _probe(self, now: float) -> tuple[ItemCall, ...] | float:
-        """Returns one call while the business is down, if it is time for it; else the seconds to wait."""
+        """Returns the next test call of a business that is down, if it is due; else the seconds to wait."""
         if self._probing is not None or now < self.outage.probe_at or self._room() < 1:
             return max(0.0, min(_IDLE, self.outage.probe_at - now)) if self._probing is None else _IDLE
         self._set_aside(1)
         index = self.window.take() if self._open_items < MOST_OPEN else None
         if index is None and (not self._retries or now > self.outage.since + _LONGEST_TAIL):
-            # Only retries are left, so it may be the fault of these items: they go on to their end.
+            # Only retries are left, so these items may be at fault: their attempts count again.
             self.outage = NO_OUTAGE
             return _IDLE
         call = ItemCall(index, 1) if index is not None else self._next_retry()
@@ -438,13 +442,15 @@ class RunState:
         self._push_retry(at, call.index, call.attempt)
 
     def await_result(self, call: ItemCall, until: float) -> None:
-        """The business accepted the item and will send its result in a separate call."""
+        """Records that the business accepted the item and will send its result separately, by `until`."""
         self._business_answered(self._in_flight.pop(call.index, None))
         self._open(OpenItem(call.index, call.attempt, until, awaiting=True))
 
     def undecided(self, now: float) -> list[Decision]:
-        """Returns the calls of an asynchronous batch that ended without a result, as they are to be counted unless one
-        was stored: they failed, timed out, or were answered at once."""
+        """Returns the calls of an asynchronous batch that failed, timed out or were answered at once.
+
+        The caller stores these decisions; where the table already has a result, that one counts instead.
+        """
         while self._deadlines and self._deadlines[0][0] <= now:
             at, index, attempt = heapq.heappop(self._deadlines)
             if self._awaiting.get(index) == (attempt, at):
@@ -454,9 +460,9 @@ class RunState:
         return [Decision(index, self._number(index, attempt), attempt, answer) for index, (attempt, answer) in ended]
 
     def apply(self, decision: Decision, now: float) -> bool:
-        """Counts what is stored about a call, once. Returns whether it was new.
+        """Counts the stored decision about a call, once. Returns whether it was new.
 
-        It may be about a call of a runner that died before it saved its progress."""
+        The call may have been made by a runner that died before it saved its progress."""
         index, attempt = decision.index, decision.number - self._reopened.get(decision.index, 0)
         if index < 0 or self.window.is_done(index) or (self.complete and index >= self.total):
             return False
@@ -477,7 +483,7 @@ class RunState:
         return False
 
     def apply_early(self, now: float) -> None:
-        """Counts the results that came before the answer to their call, if that has come now."""
+        """Counts the results that came before the answer to their call, for calls that are answered now."""
         for index in [index for index in self._early if index not in self._in_flight]:
             self.apply(self._early.pop(index), now)
 
@@ -487,17 +493,20 @@ class RunState:
         return [Decision(index, self._number(index, attempt), attempt) for index, attempt in due]
 
     def to_open_again(self, seen: Container[int]) -> list[Decision]:
-        """Returns the retries that wait for a result and are not `seen` in the table: an older version called them."""
+        """Returns the retries that wait for a result without a record in the table: an older version called them.
+
+        `seen`: the positions of the items that have a record.
+        """
         unseen = [(index, attempt) for index, (attempt, _) in self._awaiting.items() if index not in seen]
         numbered = [Decision(index, self._number(index, attempt), attempt) for index, attempt in unseen]
         return [decision for decision in numbered if decision.number > 1]
 
     def extend_reach(self, seconds: float) -> int:
-        """Returns below which index items may be called in the next seconds, at the rate."""
+        """Returns the index below which items may be called in the next `seconds`, at the rate."""
         return self.window.called + max(1, self.rules.items_per_call, math.ceil(self.rules.rate * seconds))
 
     def left_open(self) -> list[Decision]:
-        """Returns the items that a finished batch leaves without a result, although one could be stored."""
+        """Returns the undone items of a finished batch that could still get a result, so that the table refuses it."""
         if self.verdict is None or self.verdict.status != FINISHED:
             return []
         reached = max([self.window.reach or 0, self.window.called, *(index + 1 for index in self._awaiting)])
@@ -507,8 +516,10 @@ class RunState:
         return [Decision(index, self._number(index, 1), 0, ended) for index in [*sorted(self.window.aside), *undone]]
 
     def aside_with_results(self, soon: float) -> list[int]:
-        """Returns the items aside, in order, about which a result may be stored: not those whose last call is decided
-        and whose next one is after `soon`."""
+        """Returns the items aside, in order, for which the table may have a result.
+
+        Leaves out items whose last call is decided and whose next call is later than `soon`.
+        """
         return sorted(index for index in self.window.aside if self._unopened.get(index, (soon, 0))[0] <= soon)
 
     def _keep_early(self, decision: Decision, attempt: int) -> bool:
@@ -582,7 +593,7 @@ class RunState:
         self._check_limits()
 
     def _shorten_waits(self, now: float) -> None:
-        """No item waits longer than the delay that holds now, not even for a Retry-After: somebody changed it."""
+        """Shortens the waits of all items to the new delay, even waits for a Retry-After: a person has changed it."""
 
         def due(at: float, index: int, attempt: int) -> float:
             return min(at, now + self.rules.delay(index, max(1, attempt - 1)))
@@ -619,8 +630,11 @@ class RunState:
         return 1 if most == 1 else sum(1 for entry in self._retries if entry[0] <= now)
 
     def _callable_retries(self, now: float, most: int) -> int:
-        """Retries come first. But while there are new items, retries under way take half of the calls at most: those of
-        items that hang would soon take all of them."""
+        """Returns how many retries may be called now, before any new items.
+
+        While there are new items, retries may be at most half of the parallel calls: items that hang would soon occupy
+        all of them.
+        """
         due = self._due(now, most)
         if not due or self.rules.most_calls is None:
             return due

@@ -31,12 +31,12 @@ class BatchSchedule(Schedule):
     created_by: Annotated[str, F("key_id of its creator, also recorded as the creator of its batches")]
     revision: Annotated[int, F("increases with every change; send it with a change to refuse it if it is old")] = 1
     last_batch_id: Annotated[str | None, F("the batch that the last run created")] = None
-    # The quota is as old as the first schedule of batches.
+    # All schedules of batches count towards the quota: none is older than it.
     counted: bool = True
 
 
 def batch_schedules(b: Batches) -> Schedules[BatchSchedule, NewBatch]:
-    """The recurring batches: each run creates one and starts it."""
+    """Returns the schedules of batches: each of their runs creates one batch and starts it."""
 
     found = b.store.get
 
@@ -98,6 +98,6 @@ def batch_schedules(b: Batches) -> Schedules[BatchSchedule, NewBatch]:
 
 
 def _batch_id_of_run(schedule: BatchSchedule) -> str:
-    """The id of a run's batch. Ids of later runs sort after it."""
+    """Returns the id of the batch of the planned run. Ids of later runs sort after it."""
     planned = datetime.fromtimestamp(schedule.planned, UTC)
     return named_id("bat", planned, schedule.schedule_id, str(schedule.planned))

@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 logger = Logger(service="tidegate", child=True)
 
 CONTINUE, BUSY, SLEEP, ENDED = "continue", "busy", "sleep", "ended"
-# Outcome of the first step of a batch for several functions: the machine starts an execution for each of them.
+# Outcome of the first step of a batch with several functions: the machine starts an execution for each of the others.
 SPLIT = "split"
 RENEW = "renew"
 TIMING = Timing(look=0.0, beat=10.0)
 _INDEX_SECONDS = 600.0
-# Outcome of a first step that has not listed all objects of a bucket: the next step is a first one, too.
+# Outcome of a first step that has not listed all objects of a bucket: the next step is a first step again.
 LISTING = "listing"
-# How often a listing looks whether it is still to go on.
+# After how many seconds a listing checks again whether it was told to stop.
 _LOOK_SECONDS = 2.0
 
 
 class SliceEnd(NamedTuple):
     outcome: str
-    # With `sleep`: how long there is nothing to do.
+    # With `sleep`: the seconds until there is something to do.
     seconds: int = 0
     # Why it sleeps, if it could work otherwise.
     reason: str | None = None
@@ -78,7 +78,7 @@ class SliceEnd(NamedTuple):
 def step(b: Batches, event: Mapping[str, Any]) -> dict[str, Any]:
     """Runs one slice of one runner, or a part of the row index.
 
-    After `batch_rounds` slices the machine continues in a new execution, because the history of one is limited.
+    After `batch_rounds` slices the machine continues in a new execution, because an execution's history is limited.
     """
     attempt = {name: event[name] for name in ("project_id", "request_id", "attempt")}
     named = {"name": event["name"]} if "name" in event else {}
@@ -113,7 +113,7 @@ def step(b: Batches, event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index(b: Batches, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-    """Indexes one indexer's ranges of rows. The runners index ranges that are missing when they need them."""
+    """Indexes the ranges of rows of one indexer. If one is missing when a runner needs it, the runner indexes it."""
     until = time.monotonic() + _INDEX_SECONDS
 
     def may_continue() -> bool:
@@ -136,7 +136,7 @@ def _index(b: Batches, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> 
 
 
 def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd | list[dict[str, Any]]:
-    """Runs one slice. The first step of a batch for several functions returns the inputs of the others instead."""
+    """Runs one slice. The first step of a batch with several functions only returns the inputs of the others."""
     if "failure" in event:
         failure = event["failure"]
         # Only for the log: the cause may have a stack trace and names of AWS resources.
@@ -154,7 +154,7 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
         # Somebody retried the failed request: the batch continues where it stopped.
         batch = b.store.resume(batch, request)
     if first_step:
-        # Once, not in each runner.
+        # Only in the first step, not in each runner.
         with RunningAttempt(b.queue, request, TIMING, parks=False, longest_call=_INDEX_SECONDS) as heartbeats:
             if unlisted := _list(b, batch, request, heartbeats):
                 return unlisted
@@ -177,7 +177,7 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
 
 
 def _list(b: Batches, batch: Batch, request: Request, heartbeats: RunningAttempt) -> SliceEnd | None:
-    """Lists objects of a bucket as items, for some minutes. None if all are listed, or if this batch has other items.
+    """Lists the objects of a bucket that are the items, for some minutes. None if all are listed, or for other items.
 
     No runner works during the listing, so a batch that is told to stop is ended here."""
     folder, until, looked = listing_of(batch), time.monotonic() + _INDEX_SECONDS, -math.inf
@@ -205,7 +205,7 @@ def _list(b: Batches, batch: Batch, request: Request, heartbeats: RunningAttempt
 
 def _execution_name(event: Mapping[str, Any], generation: int, runner: int = 0, indexer: int | None = None) -> str:
     part = f"r{runner}-" if runner else "" if indexer is None else f"i{indexer}-"
-    # None in executions that an older version started.
+    # Executions that an older version started have no `name` in their input.
     first = event.get("name") or f"{event['request_id']}-{event['attempt']}"
     return f"{first}-{part}{generation}"
 
@@ -255,7 +255,7 @@ _SMOOTHING = 0.2
 _OVERLAP_SECONDS = 2.0
 # How far ahead items are announced and retries are opened: until after the next tick.
 _AHEAD_SECONDS = 3.0
-# Items aside whose results are read at one tick.
+# At most so many items aside have their results read at one tick.
 _MOST_ASIDES_READ = 500
 # A function may run 900 s; this leaves time to receive the last answers and to save them.
 _LONGEST_SLICE = 840.0
@@ -268,20 +268,23 @@ _LONGEST_SLEEP_FOR_RESULTS = 15
 _LONGEST_QUOTA_SLEEP = 900
 # Calls are reserved for this many seconds, and at most so many at once.
 _CALLS_AHEAD_SECONDS, _MOST_CALLS_AHEAD = 30.0, 20_000
-# Why a batch waits that has used up its project's runner-hours or calls of the day.
+# The reason why a batch waits whose project has used up its runner-hours or calls of the day.
 QUOTA = "quota"
 _LOG_SECONDS = 20.0
 _LOG_SECONDS_BEFORE_THE_END = 1.0
-# A later end (in the year 9999) is shown as none.
+# A later ETA is not shown: dates end with the year 9999.
 _LATEST = 2.5e11
-# Longer than this is taken for a function that hangs.
+# The most seconds for merging outcomes at the end of a batch.
 _LONGEST_MERGE = 60.0
 
 
 def run_slice(b: Batches, batch: Batch, request: QueuedRun, runner: int = 0, *, spent: float = 0.0) -> SliceEnd:
-    """Returns `continue` when the slice's time is up, `sleep` when the next call is not due soon, `busy` while
-    another function holds this runner's lease, `ended` when the runner is done. `spent`: seconds that the function
-    has worked before, such as for a listing."""
+    """Runs one slice of one runner, if no other function holds the runner's lease.
+
+    The outcome is `continue` when the slice's time is up, `sleep` when the next call is not due soon, `busy` while
+    another function holds the lease, `ended` when the runner is done. `spent`: seconds for which the function has
+    worked before, for instance on a listing.
+    """
     began = time.monotonic()
     acquired = b.store.acquire(batch, b.clock().timestamp(), b.timing.lease_seconds, runner)
     if acquired is None:
@@ -294,7 +297,7 @@ def run_slice(b: Batches, batch: Batch, request: QueuedRun, runner: int = 0, *, 
 
 @dataclass(slots=True)
 class Slice:
-    """One slice of one runner that holds its lease: what its main thread keeps between two ticks."""
+    """One slice of a runner, which holds the runner's lease: the state of its main thread between two ticks."""
 
     b: Batches
     batch: Batch
@@ -331,9 +334,9 @@ class Slice:
     wake_at: float | None = None
     # Epoch seconds: when results were last read. None: read all of them.
     results_read_at: float | None = None
-    # Of the items aside, some are read at each tick: the next ones are after this one.
+    # The item aside whose result was read last: each tick reads those of some items, and goes on after it.
     aside_read: int = -1
-    # The items that a finished batch leaves open take no results any more.
+    # Whether the records of items that a finished batch leaves undone are closed: they take no results any more.
     closed: bool = False
 
     def __post_init__(self) -> None:
@@ -358,9 +361,9 @@ class Slice:
         return True
 
     def _run_within(self, budget: DayBudget) -> SliceEnd:
-        """Runs the slice with a part of the project's runner-hours and calls of the day; sleeps if they are used up."""
+        """Runs the slice after reserving runner-hours and calls of the project's day; `sleep` if they are used up."""
         seconds = math.ceil(self._slice_seconds)
-        # With one call left the slice still runs: until its first tick it makes calls of one second at most.
+        # With one call left the slice still runs: what it calls until its first tick, a second later, may exceed it.
         ahead = _calls_ahead(self.batch)
         if not any(budget.reserve(**{RUNNER_SECONDS: seconds, CALLS: calls}) for calls in (ahead, 1)):
             return self._wait_for_quota()
@@ -474,7 +477,7 @@ class Slice:
     def _end(self) -> None:
         """Ends the batch if all other runners have ended.
 
-        This runner's verdict is saved: of two runners that end at the same time, at least one sees both.
+        This runner's verdict was saved before: of two runners that end at the same time, at least one sees both.
         """
         records = self.b.store.runners(self.batch)
         all_progress = [record.progress for record in records]
@@ -487,8 +490,8 @@ class Slice:
         self.request.end(self.batch, fences, verdict)
 
     def _merge_outcomes(self, runners: Sequence[BatchProgress]) -> None:
-        """Prepares the file of outcomes. A failure, or too little time, does not keep the batch from ending: a download
-        merges them too."""
+        """Merges the outcomes into one file, if there is time. If it fails, the batch ends all the same: the first
+        download of the outcomes merges them, too."""
         parts = [progress.outcome_parts for progress in runners]
         left = _LONGEST_SLICE - self.spent - (time.monotonic() - self.began)
         if not any(parts) or left < 0:
@@ -605,7 +608,7 @@ class Slice:
         return combined(self.batch, [own if runner == self.runner else one for runner, one in enumerate(stored)])
 
     def _rules(self) -> Rules:
-        """Returns the batch's rules with this runner's part of the rate; runners that have ended leave theirs."""
+        """Returns the batch's rules with this runner's part of the rate: an even part among the runners that work."""
         rules, parts, limit = self.batch.rules, self._working, self.work.shared_rate
         most_open = None if rules.most_open is None else max(1, rules.most_open // parts)
         rate = rules.rate / parts
@@ -625,8 +628,10 @@ class Slice:
     # --- results: of asynchronous batches
 
     def _settle(self, *, last: bool = False) -> None:
-        """Counts the asynchronous results that are stored, decides the calls without one, and prepares the next calls,
-        unless this is the `last` time. Must precede each save: a verdict is saved when no result can contradict it."""
+        """Counts the stored asynchronous results, decides the calls without one, and prepares the next calls.
+
+        `last`: no more calls follow. Must run before each save: no later result may contradict a saved verdict.
+        """
         if self.batch.ack != ASYNC:
             return
         pool, everything = self.pool, self.results_read_at is None
@@ -648,7 +653,7 @@ class Slice:
         self._extend_reach()
 
     def _count_stored(self) -> set[int]:
-        """Returns the positions of the items about which something is stored, of those that it read."""
+        """Counts the stored results. Returns the positions of the items for which it has read a record."""
         first = self.pool.change(lambda state, _: min(state.window.offset, state.total - 1))
         if first < 0:
             return set()
@@ -661,7 +666,7 @@ class Slice:
         return {decision.index for decision, _ in found}
 
     def _asides_to_read(self) -> list[int]:
-        """Returns all items aside at first, then some at a time, in turn: they may be far behind the window."""
+        """Returns the items aside whose results are to be read: all of them at first, later some at a time, in turn."""
         asides = self.pool.change(lambda state, now: state.aside_with_results(now + _AHEAD_SECONDS))
         if self.results_read_at is None or len(asides) <= _MOST_ASIDES_READ:
             return asides
@@ -674,7 +679,7 @@ class Slice:
         if not pending:
             return
         work, now = self.work, self.b.clock().timestamp()
-        # From memory, if this runner decided it before: the table does not hold Retry-After.
+        # This runner's own decisions are counted from memory: the table does not hold Retry-After.
         own = {(one.index, one.number): one for one in pending if one.attempt}
         counted = self.b.results.decide(self.batch, self.runner, self.fence, pending, work.items, now)
         self._count([(own.get((one.index, one.number), one) if by is None else one, by) for one, by in counted])
@@ -762,8 +767,10 @@ class Slice:
         self.last_milestone = max(last, reached)
 
     def _eta(self, progress: BatchProgress) -> float | None:
-        """Returns when the last item will be called: the last new one at the measured pace, or at the rate if that is
-        too low to measure a pace within a tick; but not before the retries that are due later. Pauses are counted in.
+        """Returns when the last item will be called, pauses included; None if that is unknown.
+
+        New items are called at the measured pace, or at the rate if it is too low to measure a pace within a tick. The
+        result is not earlier than the last retry.
         """
         left = self.batch.share(self.runner).below(self.batch.total or 0) - progress.position
         pace = min(self.rate, self.pace) if self.rate * FLUSH_SECONDS > 1 else self.rate
@@ -781,8 +788,11 @@ def pause(state: RunState, _: float) -> None:
 
 
 def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
-    """Returns how long a slice may begin calls, so that the last answer still comes within the function's time. While
-    it waits for the last answers it calls nothing: longer slices lose less to an item that hangs."""
+    """Returns for how many seconds a slice begins calls, so that the last answer comes before the function's time-out.
+
+    While the slice waits for its last answers it begins no calls: the longer it is, the less time it loses to items
+    that hang.
+    """
     return max(0.0, min(slice_seconds, _LONGEST_SLICE - answer_seconds))
 
 

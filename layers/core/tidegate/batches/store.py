@@ -47,7 +47,7 @@ from tidegate.queue.model import Request
 from tidegate.queue.store import request_from
 from tidegate.records import item_of, record_from
 
-# Room is made by somebody who deletes something, or by an admin.
+# Retry-After of a full quota: only a person makes room, by deleting something or raising the quota.
 _QUOTA_RETRY_SECONDS = 3600
 # A runner that has not announced its rate for this long loses its share.
 _VALID_SECONDS = 5.0
@@ -59,7 +59,7 @@ _COUNTS_BATCHES = {"counts_batches": True}
 
 class BusinessStore(Store):
     def add(self, business: Business, line: AuditLine, limit: int) -> None:
-        """QuotaExceeded if the project has `limit` of them already."""
+        """Stores a new business. QuotaExceeded if the project has `limit` of them already."""
         counted = count_write(business.project_id, "businesses", 1, limit)
         try:
             self._table.transact([put_new(self._item(business) | _COUNTS_BATCHES), counted, audit_write(line)])
@@ -77,7 +77,7 @@ class BusinessStore(Store):
             raise RecordNotFound(f"this project has no business with the id {business.biz_id}") from error
 
     def delete(self, project_id: str, biz_id: str, line: AuditLine) -> None:
-        """InUse if there are batches of it. RecordNotFound if another call has deleted it."""
+        """Deletes the business. InUse if it has batches. RecordNotFound if another call has deleted it."""
         key = keys.business(project_id, biz_id)
         unused = "attribute_exists(#pk) AND (attribute_not_exists(#batches) OR #batches = :none)"
         freed = count_write(project_id, "businesses", -1)
@@ -90,7 +90,7 @@ class BusinessStore(Store):
             raise InUse(f"{present['batches']} batches use the business: delete them first") from error
 
     def counts_batches(self, project_id: str, biz_id: str) -> bool:
-        """False for a business from before its batches were counted: it may have more of them than its count says."""
+        """Whether the stored number of its batches is right; False if it is older than that number."""
         item = self._table.get(keys.business(project_id, biz_id), consistent=True) or {}
         return _COUNTS_BATCHES.items() <= item.items()
 
@@ -110,14 +110,15 @@ class BusinessStore(Store):
 
 class BatchStore:
     def __init__(self, table: Table, kept_seconds: float = 0) -> None:
-        """Ended batches are due to be deleted after `kept_seconds`; 0: never."""
+        """Ended batches are deleted after `kept_seconds`; 0: never."""
         self._table = table
         self._kept_seconds = kept_seconds
 
     def add(self, batch: Batch, job_data: Any, line: AuditLine, quotas: Quotas) -> None:
-        """Stores a new batch. QuotaExceeded if the project has as many, or as many unstarted ones, as it may.
-        RecordNotFound if its
-        business was deleted."""
+        """Stores a new batch. RecordNotFound if its business was deleted.
+
+        QuotaExceeded if the project has as many batches as it may, or as many batches that were never started.
+        """
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
         unstarted_until = datetime.fromisoformat(batch.created_at).timestamp() + UNSTARTED_KEPT_SECONDS
         due = keys.due(batch.batch_id, unstarted_until, "batch_unstarted")
@@ -144,7 +145,7 @@ class BatchStore:
     def delete(self, batch: Batch, line: AuditLine, now: float) -> bool:
         """Deletes a batch with its records. False if it was changed or deleted meanwhile.
 
-        What may be much (objects, log lines, results) is deleted afterwards: until then a record says so, and is due.
+        Objects, log lines and results, which may be many, are deleted afterwards: until then, a record is due for it.
         """
         ids = (batch.project_id, batch.batch_id)
         deleted = {"project_id": batch.project_id, "batch_id": batch.batch_id}
@@ -172,10 +173,11 @@ class BatchStore:
         return left > 0
 
     def forget(self, project_id: str, batch_id: str) -> None:
-        """The last record of a deleted batch goes: nothing is left of it."""
+        """Deletes the last record of a deleted batch, after everything else of it."""
         self._table.batch_delete([keys.batch_deleted(project_id, batch_id)])
 
     def keep_longer(self, batch: Batch, until: float) -> bool:
+        """Postpones the deletion of an ended batch. False if it was started again or deleted."""
         key = keys.batch(batch.project_id, batch.batch_id)
         due = keys.due(batch.batch_id, until, BATCH_ENDED)
         return self._table.try_write(update(key, due, condition="#status = :was", was=batch.status))
@@ -202,7 +204,10 @@ class BatchStore:
         return combined(batch, [record.progress for record in self.runners(batch)])
 
     def details_of(self, batches: Iterable[Batch]) -> dict[str, tuple[BatchProgress, Request | None]]:
-        """Returns, by batch id, the progress and, of an active batch, the request. One read for fifty batches."""
+        """Returns (progress, request) by batch id; the request is None unless the batch is active.
+
+        One read for fifty batches.
+        """
         wanted = list(batches)
         requested = {
             keys.request(b.project_id, b.request_id)["pk"]: b for b in wanted if b.status in ACTIVE and b.request_id
@@ -282,8 +287,11 @@ class BatchStore:
         return present
 
     def _start(self, batch: Batch, sets: Mapping[str, Any]) -> Sequence[Write]:
-        """Also removes verdicts of the last run, which would end the new one, except of runners that have finished; and
-        outages: somebody thinks that the business is up again."""
+        """Returns the writes that start the batch and remove verdicts and outages of the last run.
+
+        Its verdicts would end the new run, except those of runners that have finished, which stay. Its outages are over
+        for whoever starts the batch again.
+        """
         started = update(
             keys.batch(batch.project_id, batch.batch_id),
             sets,
@@ -374,7 +382,7 @@ class BatchStore:
         )
 
     def _due(self, batch: Batch, status: str, sets: Mapping[str, Any]) -> dict[str, str | int]:
-        """When an ended batch is to be deleted."""
+        """Returns the attributes by which an ended batch is deleted later; none if it has not ended or is kept."""
         if not self._kept_seconds or status not in ENDED or not sets.get("finish_time"):
             return {}
         until = datetime.fromisoformat(sets["finish_time"]).timestamp() + self._kept_seconds
@@ -538,7 +546,10 @@ _UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage", "report_parts
 
 
 def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
-    """A runner that wants less than an even share gets what it wants; the others divide the rest evenly."""
+    """Returns the rate of each runner, from the rates that they want.
+
+    A runner that wants less than an even share gets what it wants; the others divide the rest evenly.
+    """
     rates: dict[str, float] = {}
     for place, (name, rate) in enumerate(sorted(wanted.items(), key=lambda entry: (entry[1], entry[0]))):
         rates[name] = min(rate, (limit - sum(rates.values())) / (len(wanted) - place))
@@ -546,7 +557,7 @@ def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
 
 
 def _first_start(batch: Batch) -> list[Write]:
-    """The write that no longer counts a batch as unstarted, for a transaction in which it leaves its first state."""
+    """Returns the write that counts one unstarted batch less, for the transaction of a batch's first start."""
     is_first = batch.status == CREATED and batch.counted
     return [batches_write(batch.project_id, {"unstarted_batches": -1})] if is_first else []
 

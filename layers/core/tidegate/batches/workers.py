@@ -123,7 +123,7 @@ class LogWriter:
 
 _HEADERS = {"content-type": "application/json", "user-agent": "tidegate/1"}
 _MOST_BYTES = 256 * 1024
-# A call counts once more for each such part of its body: what leaves AWS costs more than the call.
+# Each further part of this size in the body counts as one more call: bytes that leave AWS cost more than the call.
 CALL_BYTES = 16 * 1024
 # With asynchronous results, the call only hands the item over.
 _HAND_OVER_SECONDS = 30
@@ -188,7 +188,7 @@ class ItemCaller:
         return lambda state, now: _record(state, calls, answers, now)
 
     def dry_call(self, connection: KeptConnection, entries: Sequence[Entry]) -> list[ParsedAnswer]:
-        """Makes the same call for a dry run: marked as one, and without an effect on any state."""
+        """Makes a call for a dry run, which the body says, and returns the answers. Changes no state."""
         now = self._b.clock()
         try:
             return self._read(self._post(connection, entries, now, dry_run=True), entries, now)
@@ -209,7 +209,7 @@ class ItemCaller:
         return connection.post(body, _HEADERS | self._b.sign(self._project, message_id, now, body, url=self._url))
 
     def _message_id(self, indexes: Sequence[int]) -> str:
-        """The same for every attempt at these items, and for no other items: receivers de-duplicate by it."""
+        """Returns the same id for every attempt at these items, and only for these, so that receivers de-duplicate."""
         first, count = indexes[0], len(indexes)
         message_id = f"{self.batch.batch_id}.{first}"
         if not self._grouped:
@@ -318,7 +318,7 @@ class WorkerPool:
         self._state = state
         self._work = work
         self._max_workers = max_workers
-        # The workers stop by themselves when it has come; each renewal moves it.
+        # At this time the workers stop by themselves; each renewal of the lease moves it.
         self.lease_end = lease_end
         self._now = now
         self._lock = threading.Lock()
@@ -366,7 +366,7 @@ class WorkerPool:
             return self._state.next_at(self._now())
 
     def resize(self, max_workers: int) -> None:
-        """Called once a second."""
+        """Sets the most threads, and adds one if none is free. Called once a second."""
         with self._lock:
             self._max_workers = max_workers
             self._fastest = [inf, self._fastest[0]]
