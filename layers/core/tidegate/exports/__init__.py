@@ -1,6 +1,7 @@
-"""Exports: files of rows. The steps are functions of one object, which the app makes once.
+"""Exports: files of rows, pulled from a source.
 
-Importing any module of this package runs this file, so it imports the others only when a part is first used.
+The app makes one `Exports`, which holds what the steps of an export use; each step is a function that takes it.
+Importing any module of this package runs this file, so it imports other modules only when they are first used.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PARALLEL = 4
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Exports:
-    """What the steps of exports use: given by the app, or made from that when it is first used."""
+    """The dependencies of the steps of exports: some are passed in by the app, the others are made at first use."""
 
     settings: Settings
     clock: Clock
@@ -94,7 +95,7 @@ class Exports:
 
     @cached_property
     def pace_of(self) -> Callable[[int], SourcePace]:
-        """The pace of requests to a source, by its rate; shared by all exports of this process."""
+        """Returns a function from `source_rate` to the pace of requests, which all exports of this process share."""
         from tidegate.aws.host_usage import HostUsage
         from tidegate.exports.source import SourcePace
 
@@ -108,7 +109,7 @@ class Exports:
 
     @cached_property
     def _granted(self) -> Callable[[str], Project]:
-        """A consistent read, so that a grant that was just removed no longer counts."""
+        """Returns a function that reads a project consistently: a grant that was just removed no longer counts."""
         return partial(self.projects.get, consistent=True)
 
     @cached_property
@@ -155,7 +156,7 @@ class Exports:
         return export_schedules(self)
 
     def owned_objects(self, request: Request) -> list[str]:
-        """The objects that are deleted with the record: its own, and the pages that were kept for a retry."""
+        """Returns the keys of the objects to delete with the record: its own, and pages that were kept for a retry."""
         from tidegate.exports.model import keeps_pages
         from tidegate.exports.store import owned_objects, pages_prefix
 

@@ -36,7 +36,7 @@ Options = Mapping[str, Any]
 
 
 def page_body(rows: Iterable[bytes], next_cursor: str | None, snapshot: str | None = None) -> bytes:
-    """`rows` are encoded JSON objects."""
+    """Returns a page in the format of an HTTP source. `rows` are encoded JSON objects."""
     return b'{"status":200,"data":{"data":[%b],"next":%b,"snapshot":%b}}' % (
         b",".join(rows),
         write_exact(next_cursor),
@@ -47,9 +47,8 @@ def page_body(rows: Iterable[bytes], next_cursor: str | None, snapshot: str | No
 # --- s3 object
 # Rows of an S3 object, CSV or JSON lines, read by byte ranges.
 #
-# The cursor is the offset of the next row. The snapshot is the object's ETag: the export fails if the object is
-# replaced
-# while it is read, instead of mixing two contents.
+# The cursor is the offset of the next row. The snapshot is the object's ETag: if the object is replaced while it is
+# read, the export fails instead of mixing two contents.
 
 WINDOW = 1024 * 1024
 # Several copies of a page have to fit into memory.
@@ -59,7 +58,7 @@ _LINE_END, _CSV_LINE_END = re.compile(rb"\n"), re.compile(rb"\r\n?|\n")
 _lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-# The column names of a version of an object, and the offset of its first row. A process reads few objects at a time.
+# The column names and the offset of the first row, by object and version. A process reads few objects at a time.
 _MOST_HEADS = 20
 _heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 
@@ -100,7 +99,7 @@ def _head(options: Options, reading: _Reading) -> tuple[list[str], int]:
 
 
 class _Reading:
-    """Reads one version of an object, until a time of the monotonic clock."""
+    """Reads ranges of one version of an object. FetchTimeout after `until`, a time of the monotonic clock."""
 
     def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int, until: float) -> None:
         self._client, self._options, self._until = client, options, until
@@ -111,7 +110,7 @@ class _Reading:
         return len(_BOM) if self._bytes(0, len(_BOM)) == _BOM else 0
 
     def records(self, offset: int, most: int) -> tuple[list[bytes], int]:
-        """Returns up to `most` whole records from `offset` on, without blank lines, and the offset after them."""
+        """Returns (up to `most` whole records from `offset` on, the offset after them). Leaves out blank lines."""
         data = b""
         while True:
             if len(data) >= MOST_BYTES:
@@ -146,7 +145,7 @@ class _Reading:
 
 
 def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tuple[list[bytes], int]:
-    """Returns whole records and how many bytes they take. A CSV line break within quotes does not end a record."""
+    """Returns (up to `most` whole records, the bytes that they take). A line break in CSV quotes ends no record."""
     records, used, begin, at = list[bytes](), 0, 0, 0
     inside = False
     # A row of empty fields that tabs separate is not blank.
@@ -174,7 +173,7 @@ def _fields(record: bytes, options: Mapping[str, Any], offset: int) -> list[str]
 
 
 def _csv_reader(text: str, options: Mapping[str, Any]) -> Iterator[list[str]]:
-    # The default limit is 128 KB; `records` bounds them already.
+    # csv's default limit is 128 KB; `records` already limits the size of a row.
     csv.field_size_limit(2 * MOST_BYTES)
     return csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ",")
 
@@ -261,7 +260,7 @@ def _cursor(last: Mapping[str, Any]) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """The value with decimals instead of floats, which boto3 refuses: the numbers that the caller wrote."""
+    """Returns the value with decimals in place of floats, which boto3 refuses; the decimals are as the caller wrote."""
     if isinstance(value, float):
         return Decimal(repr(value))
     if isinstance(value, list):
@@ -270,7 +269,7 @@ def _storable(value: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Numbers with all their digits, bytes as base64, sets as lists in order."""
+    """Returns a DynamoDB value for JSON: numbers with all digits, bytes as base64, sets as sorted lists."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else Digits(str(value))
     if isinstance(value, Binary | bytes):
@@ -292,13 +291,14 @@ def _json_value(value: Any) -> Any:
 
 # Athena's limit for one page.
 MOST_ROWS = 1000
-# An invocation has 900 s; the rest is for pulling.
+# How long an invocation waits for the query. It may run 900 s; the rest is for pulling.
 SECONDS = 600.0
-# How many failed queries of earlier attempts are skipped: a token always returns the same query.
+# How many failed queries of earlier attempts are skipped: the same token always returns the same query.
 _FAILED_BEFORE = 4
 _FAILED = ("FAILED", "CANCELLED")
 _POLL_SECONDS = (0.5, 1.0, 2.0, 5.0)
-# As Trino reads SQL. In particular, a comment ends at a line feed or a carriage return, and comments do not nest.
+# Tokens of SQL as Trino reads it. In particular, a comment ends at a line feed or a carriage return, and comments do
+# not nest.
 _TOKENS = re.compile(
     r"""(?P<blank>[ \t\r\n]++|--[^\r\n]*+|/\*(?>.*?\*/))
     |(?P<text>'(?:[^']|'')*+')
@@ -307,12 +307,13 @@ _TOKENS = re.compile(
     |(?P<sign>[-+*%=<>!|(),.;?\[\]{}:@^$&~#\\]|/(?!\*))""",
     re.VERBOSE | re.DOTALL,
 )
-# Besides blanks: other parsers may end a line there.
+# Control characters that are not blanks in Trino: other parsers may end a line there.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]|\r(?!\n)")
 _QUERIES, _READS = frozenset(["SELECT", "WITH", "VALUES", "TABLE"]), frozenset(["SHOW", "DESCRIBE"])
-# Reserved words of Trino, which a query has only in quotes.
+# Words that begin or contain a write. They are reserved in Trino, so a query has them as names only in quotes.
 _WRITES = frozenset(["ALTER", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "INSERT", "INTO", "PREPARE"])
-# Reserved words after which a comma is no longer between tables. Others, such as LIMIT, may be names of tables.
+# Reserved words that end a list of tables: a comma after them is not between tables. LIMIT is not reserved, for
+# instance, and may be the name of a table.
 _AFTER_TABLES = frozenset(["SELECT", "VALUES", "WHERE", "HAVING", "UNION", "EXCEPT", "INTERSECT"])
 _SORTED = frozenset(["GROUP", "ORDER"])
 OWN_CATALOG = "awsdatacatalog"
@@ -323,7 +324,7 @@ _WHOLE, _EXACT = (
 
 
 def reads_only(sql: str) -> bool:
-    """Whether it is one reading statement, however Athena may split it into lines and comments."""
+    """Whether the SQL is a single statement that only reads, however Athena may read its lines and comments."""
     tokens = _tokens(sql)
     if tokens and tokens[-1] == ";":
         tokens.pop()
@@ -334,10 +335,10 @@ def reads_only(sql: str) -> bool:
 
 
 def foreign_table(sql: str, databases: Collection[str]) -> str | None:
-    """The first table, as written, that is in none of these databases, or that cannot be told; None if all are.
+    """Returns the first table, as written, that is not certainly in one of these databases; None if all tables are.
 
-    A name without a database is in the default database. Where a name might be a table or a column, it counts as a
-    table: such a statement is refused, never the other way round.
+    A name without a database is in the default database. A name that may be a table or a column counts as a table: some
+    allowed statements are refused, but no forbidden one is accepted.
     """
     tokens = _tokens(sql)
     if not tokens or tokens[0].upper() not in _QUERIES:
@@ -395,7 +396,7 @@ def _is_name(token: str) -> bool:
 
 
 def _tokens(sql: str) -> list[str]:
-    """The statement without comments and blanks; empty if it is not SQL as Trino reads it."""
+    """Returns the tokens of a statement, without comments and blanks; empty if Trino might read it otherwise."""
     found, at = list[str](), 0
     while at < len(sql):
         match = _TOKENS.match(sql, at)
@@ -430,9 +431,9 @@ def athena_page(
 
 
 def _run(exports: Exports, options: Options, task_id: str, seconds: float) -> str:
-    """Starts the query, or finds it, and waits until it has succeeded. Returns the execution's id.
+    """Starts the query, or finds it if it was started before, and waits for its end. Returns the execution's id.
 
-    If the query of a token failed in an earlier attempt, the next token is used.
+    If the query failed in an earlier attempt, it is started again with another token.
     """
     token = digest(task_id, options["sql"], length=64)
     for _ in range(_FAILED_BEFORE):
@@ -492,9 +493,8 @@ def _value(cell: Mapping[str, str], kind: str) -> Any:
 # --- sources
 # Sources that are read without an HTTP endpoint: an S3 object, a DynamoDB query, Athena SQL.
 #
-# They have the same page interface as a URL, and return the same format, with cursors. The operator allows them on two
-# levels: parameters of the stack name the buckets, tables and the workgroup, and the functions' roles allow no
-# others; a
+# They have the same page interface as a URL, and return the same format, with cursors. They are allowed on two levels:
+# parameters of the stack name the buckets, tables and the workgroup, and the functions' roles allow no others; a
 # project's `read_from` names those that this project may read.
 
 NOTHING = "-"
@@ -521,7 +521,7 @@ _NAMED_BY = {"s3": "bucket", "dynamodb": "table", "athena": "workgroup"}
 
 @dataclass(slots=True)
 class AllowedSources:
-    """Names or patterns of names; `-` allows none."""
+    """The sources that the operator allows, as names or patterns, and the check of a project's grants. `-`: none."""
 
     bucket: str
     table: str
@@ -531,13 +531,15 @@ class AllowedSources:
     project_of: Callable[[str], Project]
 
     def check(self, project_id: str, source: Mapping[str, Any], field: str) -> None:
-        """SourceNotGranted unless the operator and the project's `read_from` allow the export to read this."""
+        """Raises SourceNotGranted unless the operator and the project's `read_from` allow reading this source."""
         kind = next(iter(source))
         self.require(project_id, source, [field, kind, _NAMED_BY[kind]])
 
     def require(self, project_id: str, source: Mapping[str, Any], place: Sequence[str]) -> None:
-        """SourceNotGranted, naming this place of the body, unless the source may be read. A batch may give `prefix`
-        instead of `key`."""
+        """Raises SourceNotGranted, for the field at `place` in the body, unless this source may be read.
+
+        A batch may give an S3 `prefix` in place of a `key`.
+        """
         if detail := self._refusal(project_id, source):
             raise SourceNotGranted(detail, errors=[{"loc": ["body", *place], "msg": detail}])
 
@@ -563,13 +565,13 @@ class AllowedSources:
         return None
 
     def _not_granted(self, project_id: str, kind: str, options: Mapping[str, Any]) -> str | None:
-        """What the project may not read of this; None if it may read all."""
+        """Returns the part of the source that the project may not read; None if it may read all of it."""
         granted = self.project_of(project_id).read_from
         if kind == "athena":
             return _not_granted_by_athena(granted, options)
         if kind == "s3" and "prefix" in options:
             place = f"s3://{options['bucket']}/{options['prefix']}"
-            # Only these grant whatever follows the prefix.
+            # Only patterns that end in * grant all keys that follow the prefix.
             whole = (pattern for pattern in granted if pattern.endswith("*"))
             return None if any(fnmatchcase(place, pattern) for pattern in whole) else f"{place}*"
         s3 = kind == "s3"
@@ -578,7 +580,10 @@ class AllowedSources:
 
 
 def _not_granted_by_athena(granted: Sequence[str], options: Mapping[str, Any]) -> str | None:
-    """`athena://workgroup` grants all databases that the stack allows, `athena://workgroup/database` one of them."""
+    """Returns the part of a query that the project may not read; None if it may read all of it.
+
+    `athena://workgroup` grants all databases that the stack allows, `athena://workgroup/database` one of them.
+    """
 
     place = f"athena://{options['workgroup']}"
     if place in granted:
@@ -607,11 +612,11 @@ def direct_page(
     step: int,
     seconds: float | None = None,
 ) -> bytes:
-    """The page, within `seconds` if given."""
+    """Returns a page of a direct source, in the format of an HTTP source; within `seconds` if given."""
     source = json.loads(address.removeprefix(DIRECT))
     kind, options = next(iter(source.items()))
     try:
-        # Check again: the operator may have withdrawn it since the order.
+        # Check again: the operator may have withdrawn the source since the order.
         exports.allowed_sources.check(project_id, source, "source")
     except SourceNotGranted as error:
         raise SourceBroken(error.detail) from error

@@ -1,4 +1,4 @@
-"""Exports for callers: order, show, list, link to the file, delete, and small ones at once."""
+"""What callers do with exports: order, show, list, link to the file, delete; and small exports in one HTTP call."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ class DownloadLink:
 
 
 class Orders:
-    """What callers do with exports."""
+    """The operations of callers on exports."""
 
     def __init__(self, exports: Exports) -> None:
         self._exports = exports
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
-        """Refuses an order that could only fail later."""
+        """Raises BadTable, or what its source is refused with, for an order that could only fail later."""
         self._exports.check_urls(project_id, self._checked_tables(project_id, spec))
 
     def _checked_tables(self, project_id: str, spec: ExportSpec) -> dict[str, str | None]:
-        """Checks all of the tables but their URLs, which it returns with their fields."""
+        """Checks the tables, except their URLs: returns these, by the name of the field, for `check_urls`."""
         urls: dict[str, str | None] = {}
         for number, table in enumerate(spec.tables):
             place = f"[{number}]" if len(spec.tables) > 1 else ""
@@ -110,11 +110,13 @@ class Orders:
         return urls
 
     def check_order(self, project_id: str, spec: ExportSpec, options: ExportOptions) -> None:
+        """Checks the tables, the callback, the destinations of copies and the addresses of mails."""
         self._exports.check_urls(project_id, self._checked_tables(project_id, spec) | {"callback": options.callback})
         self._exports.deliveries.check(project_id, options.deliver)
         self._exports.mail.check(options.email)
 
     def submit(self, project_id: str, spec: ExportSpec, options: ExportOptions, who: str) -> str:
+        """Checks and queues an order. Returns the task_id of the export."""
         self.check_order(project_id, spec, options)
         return self.queue_order(project_id, spec, options, who)
 
@@ -129,7 +131,7 @@ class Orders:
         schedule_id: str | None = None,
         extra_writes: Sequence[Any] = (),
     ) -> str:
-        """Queues an order that was checked. Idempotent for the same `task_id`."""
+        """Queues an order that was checked, and returns its task_id. Idempotent if `task_id` is given."""
         now = self._exports.clock()
         spec = self.with_masks(project_id, spec)
         task_id = task_id or new_id(domain.PREFIX, now)
@@ -171,7 +173,7 @@ class Orders:
         return task_id
 
     def with_masks(self, project_id: str, spec: ExportSpec) -> ExportSpec:
-        """The order with the masks that the project has now."""
+        """Returns the order with the masks that the project has now; without masks if the order is unmasked."""
         # An admin may act without a project.
         project = None if spec.unmask else self._exports.project_store.get(project_id, consistent=True)
         return replace(spec, masks=project.masks if project and project.masks else None)
@@ -185,7 +187,7 @@ class Orders:
         return found.get(task_id) or self.view(self._request(project_id, task_id))
 
     def update(self, project_id: str, task_id: str, changes: Mapping[str, Any], who: str) -> dict[str, Any]:
-        """Changes what callers say about an export, whatever its state. A callback has it as it was ordered."""
+        """Changes labels of an export, whatever its state. Callbacks keep the labels of the order."""
         self._request(project_id, task_id)
         why = ", ".join(f"no {name}" if value is None else f"{name} {value}" for name, value in changes.items())
         line = act(project_id, task_id, self._exports.clock(), who, "export.change", why)
@@ -194,7 +196,7 @@ class Orders:
         return self.get(project_id, task_id)
 
     def _as_listed(self, request: Request, entry: Export | None) -> dict[str, Any]:
-        """The export with what callers changed since it was ordered."""
+        """Returns the export as callers see it, with the labels that were changed since it was ordered."""
         view = self.view(request)
         if entry is None:
             return view
@@ -203,7 +205,7 @@ class Orders:
         return kept | {name: value for name, value in changeable.items() if value is not None}
 
     def get_many(self, project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Those exports that still exist, by task_id."""
+        """Returns the exports that still exist, as callers see them, by task_id."""
         found = self._exports.store.records(project_id, task_ids)
         return {each.request_id: self._as_listed(each, entry) for entry, each in found if each.type == domain.TYPE}
 
@@ -213,7 +215,7 @@ class Orders:
         found: list[dict[str, Any]] = []
         after = None
         for _ in range(_ROUNDS):
-            # When the page is full, only whether one more follows.
+            # When the page is full, read on only to learn whether another export follows.
             page = self._exports.store.page(project_id, limit - len(found) or limit, cursor, wanted)
             records = [self._as_listed(request, entry) for entry, request in page.items if request is not None]
             matching = [record for record in records if status in (None, record["status"])]
@@ -229,7 +231,10 @@ class Orders:
         return Listed(found, (after or cursor) if cursor else None)
 
     def link(self, project_id: str, task_id: str, require: Callable[[str], None]) -> DownloadLink:
-        """`require` raises if the caller's key does not have a scope."""
+        """Returns a presigned link to the file. NotReady, or Expired, if there is no file.
+
+        `require` raises an error if the caller's key does not have the scope.
+        """
         request = self._request(project_id, task_id)
         if request.payload.get("unmask"):
             require("unmask")
@@ -274,12 +279,12 @@ class Orders:
 
 
 def _unmasked(project_id: str, task_id: str, now: datetime, who: str, spec: ExportSpec) -> list[Write]:
-    """The audit line of an order that lifts the project's masks."""
+    """Returns the audit line of an order that lifts the project's masks; none for other orders."""
     return [audit_write(act(project_id, task_id, now, who, "export.unmask"))] if spec.unmask else []
 
 
 def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
-    """The template that the order fills. BadTable if it cannot be filled with these tables."""
+    """Returns the content of the template that the order fills. BadTable if these tables cannot fill it."""
     from tidegate.sheets.fill import check_lists
     from tidegate.sheets.fill_template import FillTemplate
 
@@ -294,7 +299,7 @@ def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
 
 
 def template_bytes(exports: Exports, project_id: str, file_id: str) -> bytes:
-    """The content of a file of the library that may be a template. BadTable if it is not ready or too large."""
+    """Returns the content of a library file, for a template. BadTable if it is not ready or too large."""
     from tidegate.files.library import ContentStore
     from tidegate.files.model import READY
     from tidegate.files.store import FileStore
@@ -313,7 +318,7 @@ def template_bytes(exports: Exports, project_id: str, file_id: str) -> bytes:
 
 
 def kept_template(objects: ExportBucket, request: Request) -> bytes:
-    """The template as it was when the order was placed."""
+    """Returns the template as it was when the export was ordered. RecordNotFound if it was deleted."""
     data = objects.get(fill_object(request.project_id, request.request_id))
     if data is None:
         raise RecordNotFound("the template of this export was deleted: submit the export again")
@@ -341,27 +346,30 @@ def _blamed_on(field: str) -> Iterator[None]:
 
 MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
-# For pulling all tables: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
+# Seconds for pulling all tables: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
 SECONDS = 20.0
 _WITHIN_A_CALL = Limits(total=15.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncFile:
-    """The bytes, or a URL to download them if they are too many for one response."""
+    """The file of a synchronous export: its bytes, or a URL if they are too many for one response."""
 
     file_name: str
     content_type: str
     body: bytes = b""
     url: str | None = None
-    # What the record of a queued export would say.
+    # The warnings that the record of a queued export would have.
     warnings: Sequence[str] = ()
 
 
 def sync_file(
     exports: Exports, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS, who: str = ""
 ) -> SyncFile:
-    """The file. UseAsync if its rows are too many, or do not arrive within `seconds`, at most SECONDS."""
+    """Pulls and renders a small export and returns its file.
+
+    UseAsync if its rows are too many, or do not arrive within `seconds`, which is at most SECONDS.
+    """
     from tidegate.sheets.files import content_type, extension, render
     from tidegate.sheets.xlsx import TableRows
 
@@ -467,7 +475,7 @@ _MOST_EXACT = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`answered` has the table settings that the source sent: header, footer, template."""
+    """The first rows of a source; `answered` has the settings of the table that it sent: header, footer, template."""
 
     rows: list[Any]
     total: int | None
@@ -475,7 +483,7 @@ class Sample:
 
 
 def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
-    """Requests the first page like an export, with a signature; stores and queues nothing."""
+    """Returns the first rows of a source, from a signed request like that of an export. Stores and queues nothing."""
     read = page_source(exports, project_id, new_id(PREFIX, exports.clock()), for_caller=True)
     page = read_page(read(source_url, PagePlace(0), STEP, _SECONDS), 0)
     spec = exports.orders.with_masks(project_id, ExportSpec((TableSpec(source_url=source_url),)))
@@ -483,7 +491,7 @@ def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
 
 
 def _as_double(value: Any) -> Any:
-    """The value for programs that know no other numbers than doubles: one that they would change is text."""
+    """Returns the value for programs that read all numbers as doubles: numbers that would change become text."""
     if isinstance(value, dict):
         return {key: _as_double(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""An export: its order, its file, and how it is shown."""
+"""Records and values of exports: the order, the file, and the export as callers see it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SourceUrl = Annotated[str, F(min_length=1, max_length=2048)]
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """One table as its caller described it; `data` has its rows, or is None if they are pulled."""
+    """One table of an order; `data` has its rows, or is None if they are pulled from a source."""
 
     source_url: Annotated[SourceUrl | None, F("your endpoint, from which rows are pulled page by page")] = None
     source: Annotated[Any, F("rows that are read directly: an S3 object, a DynamoDB query or Athena SQL")] = None
@@ -62,13 +62,13 @@ class TableSpec:
 
     @property
     def address(self) -> str:
-        """Where `Sources` reads its rows."""
+        """The address from which the rows are pulled: a URL, or a direct source as text."""
         return address_of(self.source) if self.source else self.source_url or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A template that is filled in place of a plain sheet."""
+    """An Excel file of the library that is filled with the rows, and the values for its other placeholders."""
 
     file_id: Annotated[Text, F("an .xlsx file of the library with placeholders, at most 10 MB")]
     values: Annotated[Mapping[str, Any] | None, F("values for placeholders such as `{customer}`, by name")] = None
@@ -148,12 +148,12 @@ class ExportSpec:
     sealed_password: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """What is stored: never the password itself."""
+        """Returns the order as it is stored, which never has the password itself."""
         return asdict(self) | {"password": None}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
-        """The order from its stored data, which `read_exact` has parsed. Decimals stay `Digits` in rows only."""
+        """Returns the order from its stored data, parsed by `read_exact`. Only rows keep decimals as `Digits`."""
         from tidegate.sheets.values import plain
 
         tables = tuple(
@@ -170,7 +170,8 @@ class ExportSpec:
         return Output(self.type, self.multi_type, *more)
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
-        """The table to render; `header`, `footer` and `template` that its source sent replace those of the order."""
+        """Returns the table to render. `answered` has the header, footer and template that its source sent, which
+        replace those of the order."""
         spec = replace(self.tables[number], **{k: v for k, v in (answered or {}).items() if v})
         return SheetTable(
             template=parse_template(spec.template),
@@ -193,7 +194,7 @@ class ExportSpec:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where a copy of the file is put. The file's name is appended to a key that ends in `/`."""
+    """The destination of a copy of the file. The file's name is appended to a key that ends in `/`."""
 
     bucket: Annotated[
         str,
@@ -212,7 +213,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportLabels:
-    """What callers say about an export, so that they find it again."""
+    """The fields by which callers find an export again."""
 
     name: Annotated[Text, F("a name for people", min_length=2, max_length=60)]
     operator_id: Annotated[Text | None, F("a value of your choice; recorded, and a filter of lists")] = None
@@ -257,12 +258,12 @@ class Export(ExportLabels):
 
 
 def address_of(source: Mapping[str, Any]) -> str:
-    """The address of a direct source, used like a URL."""
+    """Returns the address of a direct source as text that is used like a URL."""
     return DIRECT + json.dumps(source, sort_keys=True, ensure_ascii=False)
 
 
 def keeps_pages(request: Request) -> bool:
-    """Whether a retry of an ended export uses the pages that it has. It does not if these were what was wrong."""
+    """Whether a retry of a failed export uses the pages that are staged: not if the pages made it fail."""
     return request.status == FAILED and (request.error or {}).get("code") not in _OF_PAGES
 
 
@@ -296,7 +297,7 @@ class Rendered:
 
 
 def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, Any]:
-    """Pulling counts for 70 percent; without a total the percentage is 0 until all is pulled."""
+    """Returns the progress as callers see it. Pulling counts for 70 percent; it is 0 percent without a total."""
     if not total:
         return {"rows": pulled, "total": total, "percent": 0}
     percent = int(70 * min(1.0, pulled / total) + 30 * min(1.0, rendered / total))
@@ -304,7 +305,7 @@ def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, 
 
 
 def export_view(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
-    """The export as callers see it."""
+    """Returns the export as callers see it."""
     payload, result = request.payload, request.result or {}
     status = EXPIRED if is_expired(request, now) else request.status
     progress = request.progress or progress_of(0, None)

@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 # Retry a failed page within the attempt, except page 0: if that fails, the source is probably down.
 _TRIES = 3
 _HEARTBEAT_SECONDS = 5.0
-# After the last request of an invocation: staging its page, saving the list of pages.
+# Seconds that remain after the last request of an invocation, to stage its page and to save the list of pages.
 _MARGIN_SECONDS = 50.0
 T = TypeVar("T")
 
 
 def page_seconds(spec: ExportSpec) -> float:
-    """How long one request for a page may take."""
+    """Returns how many seconds one request for a page may take."""
     return spec.source_timeout or PAGE_SECONDS
 
 
 class PageList:
-    """The staged pages of each table. Pulling uses it as a cache; the staged objects are the source of truth."""
+    """The list of the staged pages of each table. It saves requests to S3: the staged objects themselves decide."""
 
     def __init__(self, tables: list[TablePages]) -> None:
         self.tables = tables
@@ -145,9 +145,9 @@ def with_retries(exports: Exports, fetch: Callable[[], T], number: int, deadline
 def in_parallel(
     exports: Exports, numbers: Iterable[int], fetch: Callable[[int], SourcePage], wanted: int | None = None
 ) -> Iterator[tuple[int, SourcePage] | None]:
-    """Yields pages in the order in which they arrive, and None every few seconds while none does.
+    """Yields (number, page) in the order in which pages arrive, and None every few seconds while none arrives.
 
-    `wanted`: the most requests that the caller of the export wants at a time.
+    `wanted`: the most requests at a time that the order allows.
     """
     waiting, at_once = iter(numbers), min(exports.parallel, wanted or exports.parallel)
     with ThreadPoolExecutor(at_once) as threads:
@@ -168,7 +168,7 @@ def in_parallel(
 
 
 def retry_wait(error: DomainError, number: int, failures: int) -> float | None:
-    """Seconds until page `number` is requested again within the attempt; None if it is not."""
+    """Returns the seconds to wait before page `number` is requested again; None if this attempt does not do so."""
     if number == 0 or not error.retryable or failures >= _TRIES:
         return None
     return min(10.0, max(2.0**failures, error.retry_after or 0.0))
@@ -188,7 +188,7 @@ class _Run:
         staged: set[str],
     ) -> None:
         self._exports, self._request, self._spec, self._page_list = exports, request, spec, page_list
-        # No request begins after this: it could not end before the invocation does.
+        # No request begins after this time: it might not end before the invocation ends.
         self._heartbeat, self._until = heartbeat, deadline - page_seconds(spec)
         self.staged = staged
         self._read = page_source(exports, request.project_id, request.request_id, spec)
@@ -196,7 +196,7 @@ class _Run:
         self.page_seconds = 0.5
 
     def first_pages(self) -> list[TablePages]:
-        """Pulls page 0 of every table; the pages after it follow from its total."""
+        """Pulls page 0 of every table, which shows how many pages follow. Returns the state of each table."""
         tables = self._page_list.tables
         for number, given in enumerate(self._spec.tables):
             if given.data is not None:
@@ -219,7 +219,7 @@ class _Run:
         return tables
 
     def has_later_pages(self) -> bool:
-        """Whether pages after the first are staged already: then the others are staged too."""
+        """Whether pages after page 0 were staged in an earlier step: then the remaining ones are staged, too."""
         ids = self._request.project_id, self._request.request_id
         tables = range(len(self._spec.tables))
         return any(len(pages.counts) > 1 for pages in self._page_list.tables) or any(
@@ -227,7 +227,7 @@ class _Run:
         )
 
     def table(self, number: int) -> bool:
-        """Returns True when the table is staged, False when time ran out."""
+        """Pulls the missing pages of a table. Returns True when all are staged, False when time ran out."""
         pages = self._page_list.tables[number]
         if pages.done or self._spec.tables[number].data is not None:
             return True
@@ -278,7 +278,7 @@ class _Run:
         return True
 
     def _one_page(self, table: int, pages: TablePages, number: int) -> SourcePage:
-        """A page, with heartbeats while it is fetched."""
+        """Returns one page, and sends heartbeats while it is fetched."""
         while True:
             for result in in_parallel(self._exports, [number], lambda _: self._page(table, pages, number)):
                 if result:
@@ -303,21 +303,22 @@ class _Run:
 # has the page it ended at and the fragments that hold its rows. Each record starts at the page where the one before
 # ended, so a worker may stop at any page.
 
-# Requests that one worker has in flight.
+# The most requests that one worker has in flight.
 THREADS = 4
-# An export of fewer pages is faster in one step.
+# An export with fewer pages is faster in one step.
 MIN_PAGES = 16
 RANGE_SECONDS = 60.0
-# A low estimate of what a worker renders: it bounds a range if the source is fast.
+# A low estimate of how fast a worker renders, which limits the size of a range if the source is fast.
 ROWS_PER_SECOND = 100_000
 MOST_RANGES = 3000
-# SourcePage numbers in a plan times workers, about eight characters each: a state machine's state holds 256 KB.
+# The most page numbers in all copies of a plan, one per worker; each takes about eight characters, and the state of a
+# state machine holds 256 KB.
 _STATE_PAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The pages of one table that one worker takes: from `first` up to `past`; with None, all that follow."""
+    """The pages of one table that one worker renders: from `first` up to, not including, `past`; None: to the end."""
 
     table: int
     first: int
@@ -328,19 +329,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """For each table, `tables` has the first page of each range, and after them the number of announced pages.
+    """How the pages of an export are divided among its workers.
 
-    A sequential table, or one whose rows were given with the order, has the single entry 0.
+    For each table, `tables` has the first page of each range, followed by the number of announced pages. A sequential
+    table, or one whose rows came with the order, has the single entry 0.
     """
 
     lanes: int
     threads: int
     tables: list[list[int]]
-    # Of a filled template. 1.1.0, which would make a plain workbook of it, refuses a plan with this field.
+    # Whether a template is filled. Release 1.1.0 refuses a plan with this field; it would make a plain workbook.
     filled: bool = False
 
     def of_lane(self, lane: int) -> list[Span]:
-        """The ranges of one worker: every n-th of all, so that the workers advance through the tables together."""
+        """Returns the ranges of one of n workers: every n-th range, so that all workers are at the same table."""
         sequential = [Span(number, 0, None, True) for number, firsts in enumerate(self.tables) if len(firsts) == 1]
         return [*sequential, *self._ranges()][lane :: self.lanes]
 
@@ -361,8 +363,9 @@ class RangePlan:
 
 
 def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
-    """Whether several workers can render it: not with row heads, whose rows one worker has to gather, nor if short."""
-    # A cipher goes from the first byte to the last.
+    """Whether several workers can render the export: not if it is short, encrypted, or has row heads, for which one
+    worker has to collect all rows."""
+    # Encryption goes from the first byte to the last, so it cannot be divided.
     if spec.sealed_password or any(ROW_HEAD in pages.all_keys() for pages in tables):
         return False
     if any(spec.table(number, pages.answered).template.rows for number, pages in enumerate(tables)):
@@ -398,10 +401,10 @@ def _is_endless(pages: TablePages) -> bool:
 def make_plan(
     spec: ExportSpec, tables: Sequence[TablePages], page_seconds: float, most: int, parallel: int
 ) -> RangePlan:
-    """Plans ranges of about a minute, estimated from the time and the rows of page 0: a worker that dies repeats no
-    more than that. At most `parallel` requests are in flight.
+    """Returns a plan with ranges of about a minute each, so that little is repeated after a worker dies.
 
-    A sequential table occupies one worker with one request in flight.
+    The minute is estimated from the time and the rows of page 0. At most `parallel` requests are in flight. A
+    sequential table occupies one worker, which has one request in flight.
     """
     pulled = [pages for number, pages in enumerate(tables) if spec.tables[number].data is None]
     sequential = sum(pages.sequential for pages in pulled)
@@ -424,13 +427,16 @@ def make_plan(
 
 
 def _requests(pages: TablePages) -> int:
-    """How many requests are still to send. Page 0 is staged already; after a full last page one more is sent, because
-    there may be more rows than announced."""
+    """Returns how many requests the table still needs. Page 0 is staged already; after a full last page one more is
+    sent, because there may be more rows than announced."""
     return max(1, pages.announced - 1 + (pages.total == pages.announced * pages.size))
 
 
 def _range_starts(count: int, each: int) -> list[int]:
-    """The first pages of ranges of `each` requests, and `count`. The first range also has page 0, already staged."""
+    """Returns the first page of each range of `each` requests, and at the end `count`.
+
+    The first range also has page 0, which is staged already.
+    """
     return [0, *range(1 + each, count, each), count]
 
 
@@ -449,7 +455,7 @@ class RangeRecord:
     table: int
     first: int
     past: int
-    # Rows of the table before these, of a sequential source: they decide where a sheet ends.
+    # With a sequential source: the number of rows before these, which decides where a sheet ends.
     before: int = 0
     rows: int = 0
     # Whether the source has no page after these.
@@ -463,19 +469,19 @@ class RangeRecord:
     sums: list[Any] = field(default_factory=list)
     # Each: sheet, key, etag, size, crc, packed, rows.
     fragments: list[dict[str, Any]] = field(default_factory=list)
-    # By sheet: the widths of the widest texts of its columns.
+    # For each sheet: the widths of the widest texts of its columns.
     widths: list[tuple[int, list[int]]] = field(default_factory=list)
-    # By sheet: the equal neighbours in the columns that the template merges.
+    # For each sheet: the equal neighbours in the columns that the template merges.
     equal: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     # Parquet: the rows and column sizes of each row group, and how many values were not of their column's type.
     groups: list[dict[str, Any]] = field(default_factory=list)
     refused: int = 0
-    # Of a filled template: the columns of the sheet that have numbers as text.
+    # If a template is filled: the columns of the sheet that have numbers as text.
     as_text: list[int] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
-        """Without `as_text` where it says nothing: during a deployment, workers of two versions share an export, and
-        those of 1.1.0 refuse a field that they do not know."""
+        """Returns the record as it is stored, without an empty `as_text`: workers of 1.1.0, which may share the export
+        during a deployment, refuse a field that they do not know."""
         return {name: value for name, value in asdict(self).items() if value or name != "as_text"}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Exports in ranges: workers render fragments side by side, and a joiner stitches them on S3."""
+"""Exports in ranges: several workers render ranges of pages as fragments, and a joiner makes one file of them on S3."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tidegate.exports import Exports
 
 # --- context
-# Shared by the range workers and the joiner of an export: the plan, and all that follows from page 0 of each table.
+# What the range workers and the joiner of an export share: the plan, and what page 0 of each table determines.
 
 _SIDE_BY_SIDE = 8
 
@@ -74,7 +74,7 @@ JoinedFile = JoinedText | JoinedBook | JoinedParquet | JoinedFill
 
 
 class TableContext:
-    """One table, as described by its page 0 or by the rows given with the order."""
+    """What the workers need to know of one table, from its page 0 or from the rows that came with the order."""
 
     def __init__(self, spec: ExportSpec, number: int, first_body: bytes | None) -> None:
         self.spec, self.number, self.first_body = spec, number, first_body or b""
@@ -108,7 +108,7 @@ class TableContext:
         return TableRows(self.spec.table(self.number, answered), self.keys, ())
 
     def several_sheets(self, capacity: int | None) -> bool:
-        """Whether the rows may need more than one sheet. A sequential source always may: its total is not known."""
+        """Whether the rows may need several sheets; always true for a sequential source, whose total is not known."""
         return capacity is not None and (self.pages.sequential or (self.pages.total or 0) > capacity)
 
 
@@ -130,7 +130,7 @@ class RangeContext:
 
     @cached_property
     def tables(self) -> list[TableContext]:
-        """All tables, also for a worker that renders one: style numbers run through all tables of a workbook."""
+        """All tables of the export. A worker that renders one needs them too: all tables share the style numbers."""
         numbers = range(len(self.spec.tables))
         if len(numbers) == 1:
             return [self._table(0)]
@@ -146,7 +146,7 @@ class RangeContext:
         return TableContext(self.spec, number, body)
 
     def file(self, footers: Sequence[Any] = ()) -> JoinedFile:
-        """The file to render into; `footers` are those that the source sent with later pages, one per table."""
+        """Returns the file to render into. `footers`: per table, the footer that the source sent with a later page."""
         footers = footers or [None] * len(self.tables)
         sources = [table.source(footer) for table, footer in zip(self.tables, footers, strict=True)]
         output = self.spec.output()
@@ -169,7 +169,7 @@ class RangeContext:
         return None if data is None else RangeRecord.from_data(json.loads(data))
 
     def store(self, record: RangeRecord) -> RangeRecord:
-        """Stores the record of a range once. Returns the one that counts: this one, or that of a faster duplicate."""
+        """Stores the record of a range unless there is one. Returns the stored one, which may be of a duplicate run."""
         data = json.dumps(record.as_data(), ensure_ascii=False).encode()
         stored = self.objects.put_first(record_object(*self._ids, record.table, record.first), data)
         return RangeRecord.from_data(json.loads(stored))
@@ -184,7 +184,7 @@ class RangeContext:
 
 
 # --- process settings
-# Process settings of a range worker: they bound its memory and keep its requests prompt.
+# Settings of a range worker's process, which limit its memory and keep its requests prompt.
 
 # mallopt's M_MMAP_THRESHOLD.
 _MMAP_THRESHOLD = -3
@@ -194,7 +194,7 @@ _SWITCH_SECONDS = 0.0005
 
 
 def set_up_process() -> None:
-    """Call it before pulling and rendering; calling it again changes nothing."""
+    """Sets limits of memory and thread switching for this process. Calling it again changes nothing."""
     # Each time glibc frees a mapped block, it raises the size from which it maps blocks. Fragments would then grow on
     # the heap and fragment it: a worker took 22 MB more after 5 million rows than after 200,000. With a fixed
     # threshold each fragment is mapped, grows without being copied, and is returned to the system when sent.
@@ -212,7 +212,7 @@ _T = TypeVar("_T")
 
 
 class PagesAhead:
-    """Pages of a table in order; the next ones are requested while one is rendered.
+    """Reads the pages of a table in order, and requests the next ones while one is rendered.
 
     Threads only fetch bytes. Parsing holds the interpreter lock anyway, and bytes take less memory than rows.
     """
@@ -228,7 +228,7 @@ class PagesAhead:
     ) -> None:
         self._table, self._read_page, self._exports = table, read_page, exports
         self._in_flight, self._until, self._heartbeat = in_flight, until, heartbeat
-        # Where pages may take long, none waits for a thread: it would begin when time has run out.
+        # If pages may take long, none waits for a free thread: its request might begin when the time has run out.
         self._most = in_flight * (_WAITING if page_seconds(table.spec) <= PAGE_SECONDS else 1)
         self._threads = ThreadPoolExecutor(in_flight)
 
@@ -241,10 +241,10 @@ class PagesAhead:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def parallel(self, first: int, past: int) -> Iterator[tuple[int, SourcePage | None]]:
-        """Yields pages `first` up to `past` in order; the call itself sends the first requests.
+        """Yields (number, page) from page `first` up to, not including, `past`. The call sends the first requests.
 
-        Stops requesting when time runs out. Yields None for a page past the announced total that could not be fetched:
-        sources answer such a page in many ways.
+        Stops requesting when time runs out. The page is None if it is past the announced total and could not be
+        fetched: sources answer such a page in many ways.
         """
         ahead: deque[tuple[int, Future[bytes]]] = deque()
         numbers = iter(range(first, past))
@@ -276,7 +276,7 @@ class PagesAhead:
             yield number, page
 
     def sequential(self, first: int) -> Iterator[tuple[int, SourcePage]]:
-        """Yields the pages of a source where only a page itself shows whether another follows."""
+        """Yields (number, page) of a source in which only each page shows whether another one follows."""
         pages, number = self._table.pages, first
         body = self._threads.submit(self._body, number)
         while True:
@@ -308,7 +308,7 @@ class PagesAhead:
         try:
             return self._table.read(self._result(body), number)
         except FetchError as error:
-            # `_body` has repeated requests that failed. Here a response says that the source failed.
+            # `_body` has already retried failed requests. Here a response says that the source failed.
             wait = retry_wait(error, number, 1) if body.exception() is None else None
             if wait is None:
                 raise
@@ -323,7 +323,7 @@ class PagesAhead:
         return self._result(self._threads.submit(after, wait))
 
     def _result(self, future: Future[_T]) -> _T:
-        """Waits for a result, with a heartbeat every few seconds."""
+        """Waits for the future and returns its result; sends a heartbeat every few seconds."""
         while True:
             try:
                 return future.result(timeout=_HEARTBEAT_SECONDS)
@@ -339,16 +339,16 @@ class PagesAhead:
 # Idempotent: the record of a range is stored after its fragments, once, by the first worker that finishes it. A range
 # with a record is skipped, also by later attempts.
 
-# After the last request of a range: rendering its page, storing the last fragments.
+# Seconds that remain after the last request of a range, to render its page and to store the last fragments.
 _MARGIN_SECONDS = 30.0
 
 Heartbeat = Callable[[dict[str, Any]], None]
-# Takes how many pages are done, of how many.
+# Called with (pages done, all pages).
 Report = Callable[[int, int], None]
 
 
 class GivenUp(Exception):
-    """The rows cannot be rendered in ranges after all; the export stages its pages instead."""
+    """Raised if the rows cannot be rendered in ranges after all: the export stages its pages instead."""
 
 
 def work(
@@ -360,7 +360,7 @@ def work(
     seconds_left: float,
     plan: RangePlan | None = None,
 ) -> bool:
-    """Returns True when the lane is finished, False when time ran out and another invocation must continue."""
+    """Renders the ranges of one worker (`lane`). False if time ran out and another invocation must continue."""
     set_up_process()
     until = time.monotonic() + seconds_left - page_seconds(spec) - _MARGIN_SECONDS
     context = RangeContext(exports.objects, request, spec, plan)
@@ -390,7 +390,7 @@ def work(
 def _render_range(
     exports: Exports, rows: _RangeRows, first: int, cursor: str | None, heartbeat: Heartbeat, lane: int, until: float
 ) -> RangeRecord:
-    """Pulls and renders the range, from its first page on. Returns its record."""
+    """Pulls and renders a range from page `first` on. Returns its record, which may end before the range does."""
     table, record, failure = rows.table, rows.record, None
 
     def report(done: int, pages: int) -> None:
@@ -493,7 +493,7 @@ def _parallel(rows: _RangeRows, ahead: PagesAhead, first: int, past: int, until:
 
 
 def _estimate(rows: _RangeRows, lane: int, done: int, pages: int) -> dict[str, Any]:
-    """The export's progress: all lanes advance at about the same speed, so a lane extrapolates from its own pages."""
+    """Returns the estimated progress of the export. All workers are about equally fast, so one stands for all."""
     context, table_pages, record = rows.context, rows.table.pages, rows.record
     totals = [table.pages.total for table in context.tables]
     total = None if None in totals else sum(each or 0 for each in totals)
@@ -508,7 +508,7 @@ class _RangeRows:
     """Renders the rows of one range into fragments, and keeps its record."""
 
     def __init__(self, context: RangeContext, span: Span, first: int, before: int | None, cursor: str | None) -> None:
-        """For a sequential source, `before` (rows before this range) and `cursor` are from the record before this."""
+        """`before`, the rows before this range, and `cursor` come from the record before, for sequential sources."""
         self.context, self.span = context, span
         self.table: TableContext = context.tables[span.table]
         self.record = RangeRecord(span.table, first, first, before=before or 0, cursor=cursor)
@@ -527,13 +527,13 @@ class _RangeRows:
 
     @cached_property
     def _top(self) -> int:
-        """The row of a sheet with which the table's data begins, if the tables above it are as long as announced."""
+        """The row in the sheet at which the table's data begins, if the tables above it are as long as announced."""
         file = self.rendering
         counts = [table.pages.total or 0 for table in self.context.tables]
         return file.first_rows(counts)[self.span.table] if isinstance(file, JoinedBook) else 0
 
     def end(self) -> RangeRecord:
-        """Stores the record. Returns the one that counts."""
+        """Ends the last fragment and stores the record. Returns the stored record."""
         rendering = self.rendering.tables[self.span.table]
         if self._writer:
             if rest := rendering.end():
@@ -543,7 +543,7 @@ class _RangeRows:
         return self.context.store(replace(self.record, **rendering.notes()))
 
     def render(self, number: int, page: SourcePage, *, final: bool) -> None:
-        """Renders a page. GivenUp if it contradicts page 0; `final`: the page may be shorter than the others."""
+        """Renders a page. GivenUp if it contradicts page 0. `final`: the page may have fewer rows than the others."""
         table, record = self.table, self.record
         if not table.pages.sequential and (page.force_continue is not None or page.by_cursor):
             raise GivenUp(f"page {number} has `next` or `force_continue`, page 0 had neither")
@@ -559,7 +559,7 @@ class _RangeRows:
             if late:
                 raise GivenUp(f"page {number} is the first with {', '.join(late[:5])}")
         several = table.several_sheets(self.rendering.tables[self.span.table].capacity)
-        # Formulas of filled rows have their row numbers too: they cannot be written anew like those of cells.
+        # Formulas of filled rows contain row numbers, which cannot be corrected later like those of cells.
         if (several or table.spec.fill) and not final and len(page.rows) != table.pages.size:
             raise GivenUp(f"page {number} has {len(page.rows)} rows where others have {table.pages.size}")
         record.rows += len(page.rows)
@@ -590,7 +590,7 @@ class _RangeRows:
         return self._writer
 
     def _take_sheet(self) -> None:
-        """Records what the joiner has to know about the rows of the present sheet."""
+        """Records the column widths and equal neighbours of the current sheet, which the joiner needs."""
         rendering = self.rendering.tables[self.span.table]
         self.record.widths.append((self._sheet, rendering.take_widths()))
         self.record.equal.append((self._sheet, rendering.take_equal()))
@@ -616,7 +616,7 @@ class _RangeRows:
 
 
 def sums_of(records: Sequence[RangeRecord]) -> list[Total | None]:
-    """The totals of a table's columns over all ranges; None for columns without one."""
+    """Returns the total of each column of a table over all ranges; None for columns without one."""
     columns = zip(*(record.sums for record in records), strict=True)
     return [None if None in column else sum(map(Total.from_data, column), Total()) for column in columns]
 
@@ -628,7 +628,7 @@ _COPIES_TOGETHER = 16
 
 
 def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered | None:
-    """Returns the file, or None if the ranges do not make one: the export then has to stage its pages."""
+    """Joins the fragments of all ranges to one file. None if they do not fit: the export then stages its pages."""
     ids = request.project_id, request.request_id
     context = RangeContext(objects, request, spec)
     with ThreadPoolExecutor(_COPIES_TOGETHER) as threads:
@@ -662,7 +662,7 @@ def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered 
 def _records(
     context: RangeContext, by_first: Mapping[tuple[int, int], RangeRecord | None]
 ) -> list[list[RangeRecord]] | None:
-    """Every table's records, each beginning where the one before ends; None if a worker gave up."""
+    """Returns the records of every table, each starting where the one before ends; None if a worker gave up."""
     tables = [_of_table(context, number, by_first) for number in range(len(context.plan.tables))]
     found = [records for records in tables if records is not None]
     return found if len(found) == len(tables) else None
@@ -674,7 +674,7 @@ def _of_table(
     ids = context.request.project_id, context.request.request_id
     records, page = list[RangeRecord](), 0
     while True:
-        # A worker that ran out of time was followed by one that began at a page not in the plan.
+        # After a worker ran out of time, the next one began at a page that is not in the plan.
         record = by_first.get((table, page)) or context.record(table, page)
         if record is None or (record.past <= page and not record.ended):
             if context.objects.get(given_up_object(*ids)) is not None:
@@ -693,7 +693,7 @@ def _groups(records: Sequence[Sequence[RangeRecord]]) -> list[Group]:
 
 
 def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
-    """The fragments of one table, by sheet."""
+    """Returns the sheets of one table, each with its fragments, column widths and equal neighbours."""
     found: dict[int, list[tuple[StoredPiece, Measure]]] = {}
     for record in records:
         for each in record.fragments:
@@ -711,12 +711,15 @@ def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
 def _numbered(
     objects: ExportBucket, file: JoinedBook, made: Made, records: Sequence[Sequence[RangeRecord]]
 ) -> list[list[SheetRows]]:
-    """The sheets with right row numbers: those of rows that follow a short page, or a table with another number of
-    rows than announced, were not known to the worker that wrote them. Such fragments are written anew."""
+    """Returns the sheets with correct row numbers, after rewriting fragments with wrong ones.
+
+    A worker does not know the row numbers after a short page, or after a table with another number of rows than
+    announced.
+    """
     assumed = {each["key"]: each.get("row") for table in records for record in table for each in record.fragments}
 
     def fragment(piece: StoredPiece, measure: Measure, row: int) -> list[tuple[StoredPiece, Measure]]:
-        # Workers of an older release wrote no numbers: a cell without one follows the cell before it.
+        # Workers of an older release wrote no numbers: Excel puts a cell without one after the cell before it.
         if assumed[piece.key] in (row, None):
             return [(piece, measure)]
         found = list[tuple[StoredPiece, Measure]]()
@@ -741,7 +744,7 @@ def _numbered(
 
 
 def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedFile) -> str:
-    """Why the rows do not fit the plan that they were rendered for; empty if they do."""
+    """Returns why the rows do not fit the plan for which they were rendered; empty if they do."""
     limit = context.spec.rows_per_file
     if limit and len(made) == 1 and sum(sheet.measure.rows for sheet in made[0]) > limit:
         return f"there are more than {limit} rows, the limit of one file"

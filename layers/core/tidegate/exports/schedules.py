@@ -1,4 +1,4 @@
-"""Recurring exports: what a schedule orders, with the times of each run in its texts."""
+"""Recurring exports: the order of a schedule, and its placeholders, such as `{date}`, that each run fills."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class ExportSchedule(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledOrder:
-    """The export that each run orders. `multiple`: it was ordered as several tables, with a list per table field."""
+    """The export that each run orders. `multiple`: the caller gave lists of table fields, for several tables."""
 
     spec: ExportSpec
     options: ExportOptions
     multiple: bool = False
 
     def of_run(self, schedule: ExportSchedule) -> ScheduledOrder:
-        """The order of the run that is due: its times replace `{date}`, `{time}`, `{from}` and `{to}`.
+        """Returns the order of the run that is due, with `{date}`, `{time}`, `{from}` and `{to}` replaced.
 
-        The period is that since the last run that started, so that no moment is left out or reported twice.
+        The period begins at the last run that started, so that no moment is left out or reported twice.
         """
         zone, due = ZoneInfo(schedule.timezone), schedule.planned
         since = schedule.last_run_at or run_before(str(schedule.schedule), due, schedule.timezone)
         start, end = (datetime.fromtimestamp(seconds, zone) for seconds in (since, due))
         day = {"date": f"{end:%Y-%m-%d}", "time": f"{end:%H%M}"}
-        # In names without colons, which not every system allows in them.
+        # Names have no colons, which not every system allows in file names.
         in_names = day | {"from": f"{start:%Y%m%dT%H%M%S%z}", "to": f"{end:%Y%m%dT%H%M%S%z}"}
         in_queries = day | {"from": start.isoformat(), "to": end.isoformat()}
         in_urls = {name: quote(value, safe="") for name, value in in_queries.items()}
@@ -75,7 +75,7 @@ class ScheduledOrder:
         self._with_texts(check)
 
     def _with_texts(self, change: Callable[[str, str], str]) -> ScheduledOrder:
-        """With all texts changed that may have placeholders; `change` gets the field and the text."""
+        """Returns the order with all texts changed that may have placeholders; `change` gets field and text."""
         tables = tuple(
             replace(
                 table,
@@ -91,7 +91,7 @@ class ScheduledOrder:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    # RunOrders older than the check may have other words in braces.
+    # Orders that are older than the check may have other words in braces.
     return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
 
 
@@ -104,7 +104,7 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def export_schedules(exports: Exports) -> Schedules[ExportSchedule, ScheduledOrder]:
-    """The recurring exports: each run orders one."""
+    """Returns the schedules of exports: each of their runs orders one export."""
     placed = exports.orders
 
     def stored(schedule: ExportSchedule, order: ScheduledOrder) -> str:

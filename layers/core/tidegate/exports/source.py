@@ -1,4 +1,4 @@
-"""The source of an export: asks for its pages, reads their rows exactly, and knows where they end."""
+"""The source of an export: requests its pages, reads their rows exactly, and decides which page is the last."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SourcePage:
 
 @dataclass(frozen=True, slots=True)
 class PagePlace:
-    """Identifies a page to the source: its number, and the cursor and snapshot that the source sent."""
+    """What identifies a page to the source: its number, and the cursor and snapshot that the source sent."""
 
     page: int
     cursor: str | None = None
@@ -73,15 +73,16 @@ def page_url(source_url: str, place: PagePlace, step: int, task_id: str) -> str:
 
 
 def read_page(body: bytes, number: int) -> SourcePage:
-    """Parses a source's response. SourceBroken, in words for the people who run the source, if it cannot be used.
+    """Returns the page that is in a source's response.
 
-    A FetchError, which may be retryable, if the source did not answer with rows this time.
+    SourceBroken, with a text for the people who run the source, if the response has the wrong form. A FetchError, which
+    may be retryable, if the source answered with an error.
     """
     try:
         answer = read_exact(body)
     except ValueError as error:
-        # When a program fails, its server sends a page of HTML, nothing, or an object that is cut off or goes on with
-        # the error.
+        # When a program fails, its server sends a page of HTML, nothing, or an object that ends early or is followed
+        # by the error.
         kind = UpstreamError if body.lstrip()[:1] in (b"", b"<", b"{") else SourceBroken
         raise kind(f"page {number}: the response is not JSON ({error}); {EXPECTED}") from error
     if not isinstance(answer, Mapping):
@@ -98,7 +99,7 @@ def read_page(body: bytes, number: int) -> SourcePage:
 
 
 def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], SourcePage]:
-    """Returns a `read_page` for pages that most likely have these keys: rows are then `TypedRow`s, parsed faster."""
+    """Returns a faster `read_page` for rows that most likely have these keys: it returns them as `TypedRow`s."""
     typed = typed_answers(keys)
     if typed is None:
         return read_page
@@ -114,7 +115,7 @@ def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], SourcePage]:
 
 
 def _check_status(status: Any, msg: Any, number: int) -> None:
-    """A status of 400 to 599 means what it means in HTTP."""
+    """Raises the error for the `status` in a response, unless it is 200. 400 to 599 mean the same as in HTTP."""
     # Some write 200 as 200.0.
     text = str(plain(status)).removesuffix(".0")
     if text == "200":
@@ -144,7 +145,7 @@ def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> So
 
 
 def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `header`, `footer` and `template`, as far as the source sent them, checked."""
+    """Returns the `header`, `footer` and `template` that the source sent, after checking them."""
     found: dict[str, Any] = {}
     for name in ("header", "footer"):
         if data.get(name):
@@ -159,7 +160,7 @@ def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(value: Any) -> Any:
-    """Decodes an object that was sent as a string of JSON."""
+    """Returns the value, decoded if it is an object or a list that was sent as a JSON text."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return read_exact(value)
@@ -169,7 +170,7 @@ def unpacked(value: Any) -> Any:
 
 
 def unpacked_texts(value: Any) -> Any:
-    """As `unpacked`; a text may begin with a bracket, because a header or footer is no list."""
+    """Like `unpacked`, but keeps text that begins with `[`: a header or footer is never a list."""
     return value if isinstance(value, str) and value.lstrip()[:1] == "[" else unpacked(value)
 
 
@@ -185,12 +186,12 @@ def _texts(value: Any, where: str) -> Any:
 
 
 def as_written(texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts of a header or footer, with decimals as they were written."""
+    """Returns the texts of a header or footer, with decimals as they were written."""
     return {key: digits_of(text) if isinstance(text, Digits) else text for key, text in texts.items()}
 
 
 def _total(value: Any, number: int) -> int | None:
-    """A total is a hint. None if the source does not know it, for which many send -1 or an empty text."""
+    """Returns the total that the source announced; None if it does not know one, and sends none, "" or -1."""
     text = "" if value is None else str(value).removesuffix(".0")
     if text == "" or (text[0] == "-" and text[1:].isdigit() and text[1] != "0"):
         return None
@@ -208,7 +209,7 @@ def _flag(value: Any, number: int) -> bool | None:
 
 
 def _token(value: Any, name: str, number: int) -> str | None:
-    """A cursor or a snapshot as text; sources may send a number."""
+    """Returns a cursor or a snapshot as text; sources may send a number. None if there is none."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _LONGEST_CURSOR:
@@ -223,7 +224,8 @@ def _token(value: Any, name: str, number: int) -> str | None:
 
 MAX_PAGES = 100_000
 MAX_KEYS = 16_384
-# A source that returns the same page to every request has no last page. Those of fewer rows may be equal by chance.
+# Only pages with at least this many rows are compared, to find a source that returns the same page to every request:
+# shorter pages may be equal by chance.
 _FEWEST_ROWS = 20
 # How many times in succession a page has to repeat.
 _MOST_REPEATS = 2
@@ -231,7 +233,7 @@ _MOST_REPEATS = 2
 
 @dataclass(slots=True)
 class TablePages:
-    """The state of one table: rows by page, and for each page the keys that it may be the first to have.
+    """Which pages of one table were pulled, with their row counts and keys, and which page comes next.
 
     A source's total is a hint for which pages can be requested in parallel. The end is a short page, an empty page or
     the end of the cursor; a total that does not match the rows is a warning.
@@ -261,7 +263,7 @@ class TablePages:
     # Checksums of page 0 and of the last page that the total announces.
     first_crc: int = 0
     last_crc: int = 0
-    # Of the last page that had no other bound.
+    # To find repeated pages: number, first and last row, and digest of the page before; how often it was repeated.
     _number: int = field(default=-1, compare=False, repr=False)
     _ends: tuple[int, bytes, bytes] | None = field(default=None, compare=False, repr=False)
     _digest: bytes | None = field(default=None, compare=False, repr=False)
@@ -280,7 +282,7 @@ class TablePages:
         return merge_keys(self.keys[page] for page in sorted(self.keys))
 
     def take_given(self, keys: list[str], rows: int) -> None:
-        """Records rows that were given with the order: a single page."""
+        """Records rows that came with the order, as a single page."""
         self.keys, self.counts, self.rows, self.total = {0: keys}, {0: rows}, rows, rows
         self.upcoming, self.done = None, True
 
@@ -310,7 +312,7 @@ class TablePages:
             self.upcoming = self.next_after(number, page)
 
     def is_last_again(self, number: int, page: SourcePage) -> bool:
-        """Whether the page past the total repeats the last one: then the total was right, and this is the end.
+        """Whether the page after the announced last one repeats it: then the total was right and the pages end here.
 
         Some sources have no pages and return all rows to every request; some return their last page for every later
         one. If page 0 was the same too although more pages were announced, the source ignores `page`.
@@ -337,7 +339,7 @@ class TablePages:
             )
 
     def planned(self) -> Iterator[int]:
-        """The pages that the total announces and that are still missing; none after an empty page."""
+        """Yields the announced pages that are still missing; none after an empty page."""
         if self.sequential:
             return
         for number in range(1, self.announced):
@@ -352,14 +354,14 @@ class TablePages:
 
     @property
     def announced(self) -> int:
-        """How many pages the total amounts to."""
+        """How many pages there are according to the total."""
         total = self.total or 0
         return 1 if self.counts.get(0, 0) >= total else -(-total // self.size)
 
     def continue_after_plan(self) -> None:
-        """Call it when all announced pages are pulled: after a full last page more may follow, one after another."""
+        """Sets `upcoming` once all announced pages are pulled: if the last one is full, another page may follow."""
         last = max(self.counts)
-        # A page 0 larger than requested is all that the source has. An empty page is the end, even if pages after it,
+        # If page 0 is larger than requested, the source has no other. An empty page is the end, even if pages after it,
         # which were requested at the same time, have rows.
         full = self.counts[last] == self.size if last == 0 else self.counts[last] >= self.size
         self.upcoming = last + 1 if full and self.empty_page is None else None
@@ -372,14 +374,14 @@ class TablePages:
         return not self.sequential and number == self.announced and self.rows == self.total
 
     def next_after(self, number: int, page: SourcePage) -> int | None:
-        """The page after `number` of a sequential source; None after the last."""
+        """Returns the number of the page after `number` of a sequential source; None after the last page."""
         upcoming = self._next_after(number, page)
         if upcoming is not None:
             self.refuse_repeats(number, page)
         return upcoming
 
     def _next_after(self, number: int, page: SourcePage) -> int | None:
-        """The rules for the end of the pages. `force_continue` overrides the others."""
+        """Applies the rules for the end of the pages, of which `force_continue` overrides all others."""
         if number + 1 >= MAX_PAGES:
             raise SourceBroken(
                 f"the source has more than {MAX_PAGES} pages of {self.step} rows: raise `step`, or split the export"
@@ -397,7 +399,7 @@ class TablePages:
         return number + 1 if page.rows and len(page.rows) >= self.size else None
 
     def refuse_repeats(self, number: int, page: SourcePage) -> None:
-        """SourceBroken for a source that returns the same full page to every request: it would never end."""
+        """Raises SourceBroken if the source returns the same full page to every request: it would never end."""
         if not self._repeats_again(number, page.rows):
             return
         parameter = "`cursor`" if self.by_cursor else "`page`"
@@ -408,10 +410,10 @@ class TablePages:
         )
 
     def _repeats_again(self, number: int, rows: Sequence[Any]) -> bool:
-        """Whether page `number` equals the one before it, and that one its predecessor.
+        """Whether page `number` and the two pages before it have the same rows.
 
-        Rows may repeat in valid data: a page counts only if all its rows differ from one another, so a table of one
-        value, or of a few, is never taken for a broken source. Rows are hashed only once two pages have the same first
+        Rows may repeat in valid data, so only pages whose rows all differ from one another are compared: a table with
+        few different rows is never taken for a broken source. Rows are hashed only once two pages have the same first
         and last row.
         """
         follows, self._number = number == self._number + 1, number
@@ -425,7 +427,7 @@ class TablePages:
         return self._repeats >= _MOST_REPEATS
 
     def warnings(self) -> list[str]:
-        """Inconsistencies of the source, for the record of the export."""
+        """Returns texts about contradictions between the source's totals and its rows, for the export's record."""
         found = []
         if self.total is not None and not self.forced and self.rows != self.total:
             found.append(
@@ -467,7 +469,7 @@ class TablePages:
 
 
 def _digest_of(rows: Sequence[Any]) -> bytes | None:
-    """None if a row occurs twice on the page."""
+    """Returns a digest of the rows of a page; None if a row occurs twice on it."""
     texts = list(map(_row_text, rows))
     return sha256(b"\n".join(texts)).digest() if len(set(texts)) == len(texts) else None
 
@@ -488,16 +490,16 @@ def total_of(tables: Iterable[TablePages]) -> int | None:
 # --- reading
 # Fetches one page of a caller's source: by a signed HTTP request, or directly from an AWS service.
 
-# How long a request waits for its turn under `source_rate`; after that the page is retried.
+# For how many seconds a request waits for its turn under `source_rate`; after that the page is retried.
 _PATIENCE = 60.0
 # The time of a request without a `source_timeout`.
 PAGE_SECONDS = 50.0
 PAGE_LIMITS = Limits(connect=5.0, read=30.0, total=PAGE_SECONDS, max_bytes=16 * MEGABYTE)
-# Above this rate, a process takes several slots at once: a record of the table takes 1,000 writes per second.
+# Above this rate, a process reserves several slots at once: one item of the table takes at most 1,000 writes a second.
 _ONE_BY_ONE = 250
 _SLOTS_TOGETHER = 4
 _CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.ASCII | re.IGNORECASE)
-# Subsets by another name; servers mean the larger set.
+# Charsets that are subsets of another one; servers that name the subset mean the larger set.
 _CHARSETS = {"gb2312": "gb18030", "gbk": "gb18030", "cp936": "gb18030", "ms936": "gb18030", "x-gbk": "gb18030"}
 
 
@@ -515,10 +517,11 @@ def page_source(
     limits: Limits | None = None,
     for_caller: bool = False,
 ) -> ReadPage:
-    """Reads pages by the address of their table: a URL, or a direct source such as an S3 object.
+    """Returns a function that reads pages from the address of a table: a URL, or a direct source such as an S3 object.
 
-    The order's credential is sent only to the origins that it is for; its `source_rate` is one of the project.
-    `for_caller`: a caller waits, in a function that may read neither secrets nor direct sources.
+    The order's credential is sent only to the origins that it is stored for. All exports of the project share the
+    `source_rate`. `for_caller`: a caller waits for the answer, in a function that may read neither secrets nor direct
+    sources.
     """
     project, credential, limits = exports.projects.get(project_id), None, limits or PAGE_LIMITS
     seconds_given = spec.source_timeout if spec else None
@@ -587,7 +590,7 @@ def _within(limits: Limits, seconds: float) -> Limits:
 
 
 def _as_utf8(body: bytes, content_type: str) -> bytes:
-    """The body in UTF-8. One that is not in the charset that its header names is returned as it is."""
+    """Returns the body as UTF-8; unchanged if it is not in the charset that its content type names."""
     named = _CHARSET.search(content_type)
     charset = named[1].lower() if named else "utf-8"
     if charset in ("utf-8", "utf8"):
@@ -613,7 +616,7 @@ class SourcePace:
     rate: int
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    # By address: the times at which this process may send.
+    # By address: the reserved times at which this process may send a request.
     _slots: dict[str, deque[float]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -622,7 +625,7 @@ class SourcePace:
         with self._lock:
             now, gap = self.clock(), 1 / self.rate
             slots = self._slots.setdefault(address, deque())
-            # Slots that nobody used in time are lost: used late, they would come together with others.
+            # Drop reserved times that have passed: used late, their requests would coincide with others.
             while slots and slots[0] < now - gap:
                 slots.popleft()
             if not slots:

@@ -1,4 +1,4 @@
-"""The steps of the export machine: pull, render, publish, with copies to buckets and mails."""
+"""The steps of the export state machine: pull, render and publish, with copies to buckets and mails."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # Copies of finished files in the callers' buckets, copied by S3.
 #
 # The operator allows destinations on two levels: the parameter DeliveryBucket names the buckets for the whole stack,
-# and a project's `deliver_to` the places in them for this project. Without the second, a tenant could overwrite the
+# and a project's `deliver_to` the keys in them for this project. Without the second, one project could overwrite the
 # files of another.
 
 NOWHERE = "-"
@@ -97,7 +97,7 @@ class Deliveries:
         return any(fnmatchcase(place, pattern) for pattern in self._project_of(project_id).deliver_to)
 
     def send(self, project_id: str, deliveries: Sequence[Delivery], result: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes the copies and returns the state of each. A copy that fails does not fail the export."""
+        """Copies the file to each destination and returns the state of each copy. A failed copy fails no export."""
         return [self._send(project_id, each, result) for each in deliveries]
 
     def _send(self, project_id: str, delivery: Delivery, result: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Deliveries:
 # Mails with a link to a finished file, sent by SES. The operator sets the sender and the allowed recipients.
 
 NOBODY = "-"
-# For the link in the mail; the console has a fresh one as long as the file is kept.
+# How long the link in the mail is valid; the console makes new ones while the file is kept.
 LINK_SECONDS = 3600
 _TRIES = 3
 _THROTTLED = frozenset({"Throttling", "ThrottlingException", "TooManyRequestsException"})
@@ -168,6 +168,7 @@ class LinkMail:
         self._sleep = sleep
 
     def check(self, addresses: Sequence[str]) -> None:
+        """Invalid if mail to one of the addresses is not allowed."""
         for number, address in enumerate(addresses):
             allowed = NOBODY not in (self.sender, self.recipients)
             if not allowed or not fnmatchcase(address.lower(), self.recipients.lower()):
@@ -180,8 +181,8 @@ class LinkMail:
     def send(self, addresses: Sequence[str], request: Request, result: dict[str, Any]) -> list[dict[str, Any]]:
         """Sends the mails and returns the state of each. A mail that fails does not fail the export.
 
-        At most one mail is sent per address and export, however often the publish step is repeated: a mail is recorded
-        as begun before it is sent. If the function dies in between, its state is `unknown`.
+        At most one mail is sent per address and export, even if the publish step is repeated: each mail is recorded as
+        begun before it is sent. If the function dies in between, the state of the mail is `unknown`.
         """
         return [{"to": address} | self._send(address, request, result) for address in addresses]
 
@@ -261,6 +262,8 @@ TIMING = Timing(look=2.0, beat=2.0)
 
 
 def pull(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
+    """Pulls pages and stages them. Returns the next state: pull again, render, or one input for each range worker."""
+
     def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
         pulled = pull_pages(exports, request, _spec(exports, request), heartbeat, seconds_left)
         if isinstance(pulled, RangePlan):
@@ -274,7 +277,7 @@ def pull(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
 
 
 def render_ranges(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
-    """Runs one of several workers that pull and render ranges of pages. A repeat continues after its records."""
+    """Runs one of several workers, each of which pulls and renders ranges of pages. Skips ranges with a record."""
     lane = int(event["lane"])
 
     def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
@@ -289,6 +292,8 @@ def render_ranges(exports: Exports, event: Event, seconds_left: float) -> dict[s
 
 
 def render(exports: Exports, event: Event) -> dict[str, Any]:
+    """Makes the file: renders the staged pages, or joins the fragments of the range workers."""
+
     def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
         spec = _spec(exports, request)
         if event.get("next") == RANGES:
@@ -318,7 +323,7 @@ def publish(exports: Exports, event: Event) -> dict[str, Any]:
         if request.payload.get("deliver") or request.payload.get("email"):
             heartbeat()
         if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
-            # Before the export ends, so that the copies exist when its callback is sent.
+            # Copy before the export ends, so that the copies exist when its callback is sent.
             result["deliveries"] = exports.deliveries.send(request.project_id, wanted, result)
         if addresses := request.payload.get("email"):
             result["emails"] = exports.mail.send(addresses, request, result)
@@ -337,7 +342,10 @@ def _step(
     counted: bool = False,
     worker: str = "0",
 ) -> dict[str, Any]:
-    """`counted`: its time is the project's, and it is put off when the day's runner-hours are used up."""
+    """Runs a step of the running attempt. Returns the state machine's next input; an error ends the export.
+
+    `counted`: the step uses runner-hours of the project, and waits when those of the day are used up.
+    """
     ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
     try:
         request = exports.queue.running(**ids)
@@ -348,7 +356,7 @@ def _step(
             partial(_push_progress, exports),
             now=lambda: exports.clock().timestamp(),
             worker=worker,
-            # To join many parts or to deliver a large file takes long, and the calls have time-outs of their own.
+            # Joining many parts or delivering a large file takes long, and these calls have time-outs of their own.
             longest_call=math.inf,
         )
         with heartbeat, exports.runner_time.counted(request.project_id) if counted else nullcontext():
@@ -376,6 +384,7 @@ def end(
     error: DomainError | None = None,
     used: Usage = NOTHING_USED,
 ) -> str:
+    """Ends the request, and deletes what its export no longer needs. Returns the final status."""
     try:
         ended = exports.queue.finish(project_id, request_id, attempt, result=result, error=error, used=used)
     except RecordNotFound:
@@ -385,7 +394,7 @@ def end(
 
 
 def _clean_up(exports: Exports, request: Request) -> None:
-    """Deletes everything but the file of an ended export. A step after one that died here does it again."""
+    """Deletes the objects that an ended export no longer needs. If this step dies here, its repeat does it again."""
     if not request.is_over:
         return
     project_id, task_id = request.project_id, request.request_id
@@ -394,7 +403,7 @@ def _clean_up(exports: Exports, request: Request) -> None:
         exports.objects.remove(staging_prefix(project_id, task_id))
         exports.objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
     else:
-        # The order is kept for a retry, and the pages of a source that failed at one of them.
+        # A retry needs the order, and the staged pages if the source failed at a later page.
         if not keeps_pages(request):
             exports.objects.remove(pages_prefix(project_id, task_id))
         exports.objects.remove(output_prefix(project_id, task_id))
@@ -433,7 +442,7 @@ _READ_AHEAD = 4
 def render_pages(
     objects: ExportBucket, request: Request, spec: ExportSpec, heartbeat: Callable[[dict[str, Any]], None]
 ) -> Rendered:
-    """Renders the staged pages into one file."""
+    """Renders the staged pages into one file in the bucket."""
     # Imports openpyxl, which only this step needs.
     from tidegate.sheets.files import content_type, extension, render
     from tidegate.sheets.rows import shaped
@@ -501,7 +510,7 @@ def _rows(
 def _staged(
     objects: ExportBucket, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], SourcePage]
 ) -> Iterator[list[Row]]:
-    """Reads a few pages ahead, to hide the latency of the bucket."""
+    """Yields the rows of the staged pages in order. Reads a few pages ahead, to hide the latency of S3."""
     with ThreadPoolExecutor(_READ_AHEAD) as threads:
         ahead: deque[tuple[int, Future[bytes | None]]] = deque()
         waiting = iter(numbers)

@@ -33,15 +33,16 @@ MAIL_UNKNOWN = {
 
 
 class ExportStore(Store):
-    """The entries of exports in lists, and the state of their mails. The state of an export is that of its request."""
+    """Stores the list entries of exports and the states of their mails. An export's own state is in its request."""
 
     def write(self, export: Export) -> Write:
+        """Returns the write of a list entry, for the transaction that queues the request."""
         order = f"{export.created_at}#{export.task_id}"
         place = {"gsi1pk": keys.exports_list(export.project_id), "gsi1sk": order}
         return put(keys.export(export.project_id, export.task_id) | item_of(export) | place)
 
     def ending(self, ended: Request) -> list[Write]:
-        """Writes for the transaction that ends the request: the list entry expires a day after the request."""
+        """Returns the write by which the list entry expires, for the transaction that ends the request."""
         if ended.finish_time is None:
             return []
         gone = datetime.fromisoformat(ended.finish_time) + _LISTED
@@ -74,7 +75,7 @@ class ExportStore(Store):
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
     def records(self, project_id: str, task_ids: Sequence[str]) -> list[tuple[Export | None, Request]]:
-        """Those exports that still exist: the list entry, which may have changed since, and the request."""
+        """Returns (list entry, request) of the exports that still exist. The entry has changed labels, too."""
         wanted = [key(project_id, task_id) for task_id in task_ids for key in (keys.request, keys.export)]
         found = self._table.batch_get(wanted, consistent=True)
         entries = {item["task_id"]: record_from(Export, item) for item in found if "task_id" in item}
@@ -82,7 +83,7 @@ class ExportStore(Store):
         return [(entries.get(request.request_id), request) for request in requests]
 
     def change(self, project_id: str, task_id: str, changes: Mapping[str, Any], line: AuditLine) -> bool:
-        """Changes the list entry: None removes a field. False if there is none."""
+        """Changes fields of the list entry; the value None removes a field. False if there is no such export."""
         sets = {name: value for name, value in changes.items() if value is not None}
         removes = [name for name, value in changes.items() if value is None]
         return self._table.try_write(update(keys.export(project_id, task_id), sets, removes=removes), audit_write(line))
@@ -107,7 +108,7 @@ class ExportStore(Store):
 
 
 def staging_prefix(project_id: str, task_id: str) -> str:
-    """The order and the pulled pages; deleted when the export ends."""
+    """Returns the prefix of the order and the pulled pages, which are deleted when the export ends."""
     return f"staging/{project_id}/{task_id}/"
 
 
@@ -116,7 +117,7 @@ def spec_object(project_id: str, task_id: str) -> str:
 
 
 def fill_object(project_id: str, task_id: str) -> str:
-    """The template as it was when the export was ordered."""
+    """Returns the key of the copy of the template that was made when the export was ordered."""
     return f"{staging_prefix(project_id, task_id)}fill.xlsx"
 
 
@@ -130,7 +131,10 @@ def pages_prefix(project_id: str, task_id: str) -> str:
 
 
 def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
-    """One for each attempt, so that a worker that lost its lease cannot overwrite the list of the next attempt."""
+    """Returns the key of an attempt's list of pages.
+
+    Each attempt has its own, so that a worker that lost its lease cannot overwrite the list of the next attempt.
+    """
     return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
 
 
@@ -143,8 +147,10 @@ def output_prefix(project_id: str, task_id: str) -> str:
 
 
 def output_object(project_id: str, task_id: str, attempt: int) -> str:
-    """The file of an attempt. Each has its own, so that a worker that lost its lease cannot overwrite the published
-    file."""
+    """Returns the key of an attempt's file.
+
+    Each attempt has its own, so that a worker that lost its lease cannot overwrite the published file.
+    """
     return f"{output_prefix(project_id, task_id)}{attempt}"
 
 
@@ -153,7 +159,7 @@ def sync_object(project_id: str, task_id: str) -> str:
 
 
 def ranges_prefix(project_id: str, task_id: str) -> str:
-    """Under the staged pages, so that it is deleted with them."""
+    """Returns the prefix of plan, records and fragments; below the staged pages, so that they are deleted together."""
     return f"{pages_prefix(project_id, task_id)}ranges/"
 
 
@@ -166,24 +172,29 @@ def record_object(project_id: str, task_id: str, table: int, first: int) -> str:
 
 
 def given_up_object(project_id: str, task_id: str) -> str:
-    """Says why the export is not rendered in ranges. While it exists, the export stages its pages, also in later
-    attempts."""
+    """Returns the key of the object that says why the export is not rendered in ranges.
+
+    While it exists, the export stages its pages, also in later attempts.
+    """
     return f"{ranges_prefix(project_id, task_id)}given-up.txt"
 
 
 def numbered_object(fragment: str, row: int, number: int) -> str:
-    """A fragment with corrected row numbers, from `row` on. Equal for each run of the joiner, like its content."""
+    """Returns the key of a fragment with corrected row numbers, from `row` on; the same in each run of the joiner."""
     folder, _, name = fragment.rpartition("/")
     return f"{folder}/numbered/{name}-{row}-{number}"
 
 
 def fragment_object(project_id: str, task_id: str, table: int, first: int, nonce: str, number: int) -> str:
-    """Unique for each run of a range, so that a late duplicate cannot overwrite a fragment that a record names."""
+    """Returns the key of a fragment; unique for each run of a range (`nonce`).
+
+    So a late duplicate of a run cannot overwrite a fragment that a record names.
+    """
     return f"{ranges_prefix(project_id, task_id)}{table:03d}-{first:07d}-{nonce}-{number:04d}"
 
 
 def owned_objects(request: Request) -> list[str]:
-    """The objects that are deleted with the record: the order, and the files of all attempts."""
+    """Returns the keys of the objects that are deleted with the record: the order, and the files of all attempts."""
     project_id, task_id = request.project_id, request.request_id
     rendered = [output_object(project_id, task_id, attempt) for attempt in range(1, request.attempt + 1)]
     return [spec_object(project_id, task_id), fill_object(project_id, task_id), *rendered]
@@ -224,7 +235,7 @@ class ExportBucket:
         return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def assemble(self, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
-        """Makes an object of parts that S3 copies from others or that are uploaded. Returns its size."""
+        """Makes one object of parts, which are uploaded or copied by S3 from other objects. Returns its size."""
         return assembled(self._client, self._bucket.name, key, content_type, parts)
 
     def get(self, key: str) -> bytes | None:
@@ -257,12 +268,12 @@ class ExportBucket:
 
 
 def still_staged(item: Item, key: str) -> bool:
-    """Whether a staged object is still needed: until the request ends, and for a retry if it failed."""
+    """Whether a staged object is still needed: until the request ends, or for a retry of a failed one."""
     request = request_from(item)
     return not request.is_over or (request.status != COMPLETED and is_order(key)) or keeps_pages(request)
 
 
 def still_rendered(item: Item, key: str) -> bool:
-    """Whether a rendered object is still needed: until the request ends; then only the published file is."""
+    """Whether a rendered object is still needed: after the end of the request, only if it is the published file."""
     request = request_from(item)
     return not request.is_over or (request.result or {}).get("key") == key
