@@ -1,4 +1,4 @@
-"""The files of an export in any format, whole or as fragments."""
+"""The files of an export in any format, made as a whole or as fragments that are joined later."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ from tidegate.sheets.zip import LEVEL, WINDOW, Entry, gzip_stream, zip_stream
 # --- csv writer
 # Writes rows as CSV: RFC 4180 quoting, columns by key, guarded against formula injection.
 #
-# A block of rows is checked column by column: a column of plain text or numbers passes as a whole, and only the
-# cells of
-# other columns are checked one by one. That makes it as fast as the standard library's writer, which guards nothing.
+# A block of rows is checked column by column: a column of plain text or numbers passes as a whole, and only the cells
+# of other columns are checked one by one. So it is as fast as the standard library's writer, which guards nothing.
 
 BOM = b"\xef\xbb\xbf"
 _CELL_STARTS = tuple((char, MARK + char) for char in sorted(STARTERS))
@@ -56,7 +55,7 @@ PLAIN_CSV = CsvOptions()
 
 
 class CsvWriter:
-    """Writes the lines of one table; `titles`, by key, are for `header="titles"`."""
+    """Writes the lines of one table. `titles`, by key, are the first line with `header="titles"`."""
 
     def __init__(
         self, keys: Sequence[str], options: CsvOptions = PLAIN_CSV, titles: Mapping[str, str] | None = None
@@ -95,7 +94,7 @@ class CsvWriter:
         return "".join(flat)
 
     def _cells(self, values: list[Any]) -> list[str]:
-        """The values of a column, guarded and quoted."""
+        """Returns the values of a column as text, guarded and quoted."""
         types = set(map(type, values))
         if types == {str}:
             return self._texts(values)
@@ -111,7 +110,7 @@ class CsvWriter:
         unsafe = '"' in joined or self._options.delimiter in joined or "\n" in joined or "\r" in joined
         if not may_run and not unsafe:
             return values
-        # Most texts that need it are remarks and states, of which there are few: each of them is looked at once.
+        # Most such columns have few different texts, remarks or states: each text is checked only once.
         distinct = list(dict.fromkeys(values))
         if 2 * len(distinct) > len(values):
             return self._safe(values, joined, may_run, unsafe)
@@ -150,7 +149,7 @@ class CsvWriter:
 
 
 def _not_sylk(columns: list[list[str]]) -> list[list[str]]:
-    """Quotes first cells that begin with ID: Excel takes a file that begins so for another format, and fails."""
+    """Quotes cells of the first column that begin with ID: Excel takes a file that begins so for SYLK, and fails."""
     return [[f'"{cell}"' if cell.startswith("ID") else cell for cell in columns[0]], *columns[1:]] if columns else []
 
 
@@ -168,7 +167,7 @@ TextWriter = CsvWriter | JsonLinesWriter
 
 
 def text_chunks(writer: TextWriter, rows: Iterable[Row] | RowBlocks) -> Iterator[bytes]:
-    """The bytes of the file, a chunk for each block of rows."""
+    """Yields the bytes of the file, a chunk for each block of rows."""
     if head := writer.head():
         yield head
     for block in RowBlocks.from_rows(rows):
@@ -209,7 +208,7 @@ class Output:
 
 
 def extension(output: Output, tables: Sequence[TableRows], total: int) -> str:
-    """With a password, a workbook stays one, and all else becomes an encrypted zip."""
+    """Returns the ending of the file's name. With a password, a workbook stays one; all else becomes a zip."""
     ending = _ending(output, tables, total)
     return "zip" if output.password and ending != "xlsx" else ending
 
@@ -229,7 +228,7 @@ def content_type(output: Output, ending: str) -> str:
 def render(
     output: Output, tables: Sequence[TableRows], total: int, notes: Notes | None = None, filling: Filling | None = None
 ) -> Iterator[Chunk]:
-    """The bytes of the file; `total` is the number of rows of all tables. With `filling`, a filled template."""
+    """Yields the bytes of the file. `total`: the rows of all tables. `filling`: the template to fill, if any."""
     made, password = _rendered(output, tables, total, notes, filling), output.password
     ending = _ending(output, tables, total)
     if password is None or ending == "zip":
@@ -239,12 +238,12 @@ def render(
     return zip_stream([(f"export.{ending}", made)], stored=output.is_stored or output.is_packed, password=password)
 
 
-# A workbook is encrypted as a whole, in memory.
+# The largest workbook to encrypt: it is encrypted as a whole, in memory.
 MOST_ENCRYPTED = 100 * 1000 * 1000
 
 
 def _encrypted_workbook(chunks: Iterable[Chunk], password: str) -> Iterator[bytes]:
-    """The workbook, encrypted as Excel does it: ECMA-376 agile, AES-256 and SHA-512."""
+    """Yields the workbook, encrypted as Excel does it: ECMA-376 agile, AES-256 and SHA-512."""
     from msoffcrypto.method.ecma376_agile import ECMA376Agile
 
     held, size = list[Chunk](), 0
@@ -277,14 +276,14 @@ def _rendered(
 
 
 def file_sizes(total: int, rows_per_file: int) -> list[int]:
-    """The rows of each file: as few files as possible, filled evenly."""
+    """Returns how many rows each file gets: as few files as possible, filled evenly."""
     files = -(-total // rows_per_file)
     each = -(-total // files)
     return [min(each, total - start) for start in range(0, total, each)]
 
 
 def _is_split(output: Output, tables: Sequence[TableRows], total: int) -> bool:
-    """Whether the rows are split into several files: only those of a single table without row heads."""
+    """Whether the rows are split into several files: if they are too many, and a single table without row heads."""
     limit = output.rows_per_file
     return bool(limit and total > limit and len(tables) == 1 and not tables[0].table.template.rows)
 
@@ -303,7 +302,7 @@ def _split(
 
 
 def text_writer(output: Output, source: TableRows) -> TextWriter:
-    """What writes the lines of a table. The columns of one without rows are those of its template."""
+    """Returns the writer for the lines of a table. A table without rows has the columns of its template."""
     if output.type == "jsonl":
         return JsonLinesWriter()
     titles = {leaf.name: leaf.title for leaf in leaves(source.table.template.cols)}
@@ -326,12 +325,13 @@ def _page(output: Output, tables: Sequence[TableRows], notes: Notes | None) -> I
 
 
 # --- fragments
-# Fragments: rows rendered and compressed by one worker, which can be joined with other fragments unchanged.
+# Fragments: rows that one worker rendered and compressed, and that can be joined with other fragments unchanged.
 #
 # A fragment is raw deflate from a fresh compressor, ended by a full flush: it ends on a byte boundary and has no
 # references to earlier data. Any number of fragments followed by one final piece are a valid deflate stream.
 
-# A fragment is closed at 8 MiB and sent once 5 MiB follow it, so that no fragment is too small to be copied as a part.
+# A fragment is closed at 8 MiB and sent once 5 MiB follow it, so that every fragment is large enough to be copied by S3
+# as a part of an upload.
 CLOSED_BYTES = 8 * 1024 * 1024
 BEHIND_BYTES = 5 * 1024 * 1024
 
@@ -355,7 +355,7 @@ def total(measures: Iterable[Measure]) -> Measure:
 
 
 def packed_piece(text: bytes, *, last: bool = False) -> tuple[bytes, Measure]:
-    """Compresses a small piece as a fragment; the last one ends the stream."""
+    """Returns a small piece, compressed as a fragment, and its measure. `last`: the piece ends the stream."""
     packer = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW)
     data = packer.compress(text) + packer.flush(isal_zlib.Z_FINISH if last else isal_zlib.Z_FULL_FLUSH)
     return data, Measure(len(text), isal_zlib.crc32(text), len(data))

@@ -1,7 +1,8 @@
-"""Filled templates: a designed workbook with rows and values in place of its placeholders, streamed.
+"""Filled templates: a workbook that somebody designed, with rows and values in place of its placeholders, streamed.
 
-Only what placeholders, repeated rows and moving references touch is written anew; all other parts of the template keep
-their bytes, so styles, heights, images, print set-up and extensions stay. An empty list keeps its row, without content.
+Only cells with placeholders, repeated rows and references that move are written anew. All other parts of the template
+keep their bytes, so styles, heights, images, print set-up and extensions stay. The row of an empty list stays, without
+content.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from tidegate.sheets.zip import Entry, zip_stream
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What is filled into a template: `values` by name, and the rows of tables, which it calls lists."""
+    """A template and the values for its placeholders, by name. Rows come from tables, which a template calls lists."""
 
     template: FillTemplate
     values: Mapping[str, Any]
@@ -81,7 +82,7 @@ def check_lists(template: FillTemplate, titles: Sequence[str]) -> None:
 
 
 def values_of(given: Mapping[str, Any] | None, tables: Iterable[SheetTable]) -> dict[str, Any]:
-    """The values by name: those of the order; then the labels of headers and footers; then title and summary."""
+    """Returns the values by name: those of the order, then texts of headers and footers, then title and summary."""
     found: dict[str, Any] = dict(given or {})
     for table in tables:
         for texts in (table.header, table.footer):
@@ -93,7 +94,7 @@ def values_of(given: Mapping[str, Any] | None, tables: Iterable[SheetTable]) -> 
 
 
 def unfilled(filling: Filling, tables: Sequence[TableRows]) -> list[str]:
-    """Warnings about placeholders that nothing is for, and tables that the template has no row for."""
+    """Returns warnings: placeholders without a value, tables without a row in the template, formulas that go wrong."""
     found, names = list[str](), list_names([each.table.title for each in tables])
     missing = [f"{{{name}}}" for name in filling.template.values if filling.values.get(name) is None]
     for name, marks in filling.template.lists.items():
@@ -125,7 +126,7 @@ def unfilled(filling: Filling, tables: Sequence[TableRows]) -> list[str]:
 
 
 def not_added(filling: Filling, columns: Mapping[str, Collection[int]]) -> list[str]:
-    """The placeholders in these columns of the sheets, by list, with which formulas compute."""
+    """Returns the placeholders that formulas compute with in these columns of the sheets, which are given by list."""
     if not any(columns.values()):
         return []
     formulas, found = _any_book(filling).see_formulas(), dict[str, None]()
@@ -139,8 +140,10 @@ def not_added(filling: Filling, columns: Mapping[str, Collection[int]]) -> list[
 
 
 def _mixed(filling: Filling, book: FilledBook, formulas: Formulas) -> list[str]:
-    """Warnings of formulas that compute with one of several rows that are repeated together: their ranges take in the
-    others."""
+    """Returns warnings about formulas over one of several rows that are repeated together.
+
+    Their ranges then include the numbers of the other rows, too.
+    """
     sheets = [(sheet, block) for sheet in filling.template.sheets for block in sheet.blocks if block.height > 1]
     apart, found = sorted(formulas.apart), dict[str, None]()
     for sheet, block in sheets:
@@ -167,7 +170,7 @@ _MOST_NUMBERS, _MOST_ALONE = 1000, 5
 
 
 def _texts_of_values(filling: Filling) -> Iterator[tuple[TemplateSheet, int, TemplateCell, str]]:
-    """The cells whose placeholders are all values, with their rows and texts."""
+    """Yields (sheet, row, cell, filled text) of the cells whose placeholders are all values."""
     for sheet in filling.template.sheets:
         for row, cell in sheet.marks:
             if cell.marked and all(mark.list is None for mark in cell.marked.marks):
@@ -179,7 +182,7 @@ def _texts_of_values(filling: Filling) -> Iterator[tuple[TemplateSheet, int, Tem
 
 
 def _left_out(filling: Filling, book: FilledBook, formulas: Formulas) -> list[str]:
-    """A warning of values that are numbers as text, and therefore not added by the formulas over their cells."""
+    """Returns a warning about values that are numbers as text, which formulas over their cells leave out."""
     found = dict[str, None]()
     texts = (each for each in _texts_of_values(filling) if book.is_number_text(each[2], each[3]))
     for sheet, row, cell, _ in islice(texts, _MOST_NUMBERS):
@@ -197,14 +200,17 @@ def _any_book(filling: Filling) -> FilledBook:
 
 
 def _keys(table: SheetTable, keys: Sequence[str]) -> Callable[[str], str]:
-    """The key of the column that a placeholder names: by its key, else by its title in the template of the order."""
+    """Returns a function from a placeholder's name to a key of the rows.
+
+    The name is such a key, or a title in the order's column headings.
+    """
     titles = {leaf.title: leaf.name for leaf in leaves(table.template.cols)}
     known = set(keys)
     return lambda name: name if name in known else titles.get(name, name)
 
 
 def filled_chunks(filling: Filling, tables: Sequence[TableRows], notes: Notes | None = None) -> Iterator[Chunk]:
-    """The bytes of the filled workbook. The `count` of each table must be the number of its rows."""
+    """Yields the bytes of the filled workbook. The `count` of each table must be the number of its rows."""
     names = list_names([each.table.title for each in tables])
     book = FilledBook(filling, {name: tables[names[name]].count for name in filling.template.lists})
     book.check_rows()
@@ -239,7 +245,10 @@ def filled_chunks(filling: Filling, tables: Sequence[TableRows], notes: Notes | 
 
 
 def table_writers(filling: Filling, tables: Sequence[TableRows], count: int = 1) -> list[BlockWriter]:
-    """A writer for each table, if all have `count` rows; none unless the template repeats a row for each."""
+    """Returns a writer for each table; empty unless the template repeats a row for every table.
+
+    The writers are for lists of `count` rows, which decides where rows below a list are.
+    """
     names = list_names([each.table.title for each in tables])
     book = FilledBook(filling, dict.fromkeys(filling.template.lists, count))
     found: dict[int, BlockWriter] = {}
@@ -251,8 +260,10 @@ def table_writers(filling: Filling, tables: Sequence[TableRows], count: int = 1)
 
 
 def can_be_in_parts(filling: Filling, tables: Sequence[TableRows]) -> bool:
-    """Whether rows can be written before it is known how many there are: none is below another list, and no formula
-    of a repeated row refers to what moves."""
+    """Whether rows can be written before their number is known.
+
+    That is so if no list is below another one, and no formula of a repeated row refers to cells that move.
+    """
     short, long = (table_writers(filling, tables, count) for count in (1, 2))
     return bool(short) and [each.form for each in short] == [each.form for each in long]
 
@@ -261,14 +272,14 @@ def can_be_in_parts(filling: Filling, tables: Sequence[TableRows]) -> bool:
 
 
 class FilledBook:
-    """The parts of a filled workbook, for lists of known lengths; the rows of the lists are written elsewhere."""
+    """Makes the parts of a filled workbook, for lists of known lengths, except the rows of the lists."""
 
     def __init__(self, filling: Filling, counts: Mapping[str, int]) -> None:
         self._template, self._values, self._counts = filling.template, filling.values, counts
         self._package = self._template.package
         self._maps = {sheet.name.casefold(): RowMap(sheet.blocks, counts) for sheet in self._template.sheets}
         self._formulas = Formulas(self._maps)
-        # Rules, names and charts of any sheet may refer to the rows that move.
+        # Whether any row moves: rules, names and charts of all sheets may refer to it.
         self._moves = any(rows.moves for rows in self._maps.values())
         self._sheets = {sheet.part: sheet for sheet in self._template.sheets}
         self._owners = self._parts_of_sheets()
@@ -286,13 +297,13 @@ class FilledBook:
         return self._maps[sheet.name.casefold()]
 
     def parts(self) -> Iterator[tuple[str, TemplateSheet | None]]:
-        """Yields (name, sheet) of the parts in order. The sheet is None for a part that is no worksheet."""
+        """Yields (name, sheet) of each part, in order. The sheet is None if the part is not a worksheet."""
         for name in sorted(self._package.names, key=lambda name: name != "[Content_Types].xml"):
             if not name.endswith("/calcChain.xml"):
                 yield name, self._sheets.get(name)
 
     def part(self, name: str) -> bytes:
-        """The content of a part that is no worksheet."""
+        """Returns the content of a part that is not a worksheet."""
         with readable(f"the part {name} of the template"):
             return self._part(name)
 
@@ -316,7 +327,7 @@ class FilledBook:
         return package.read(name)
 
     def see_formulas(self) -> Formulas:
-        """Goes through all parts but the rows of lists, so that the formulas tell what they compute with."""
+        """Reads all formulas and returns what they compute with; the rows of lists are not needed for it."""
         for name, sheet in self.parts():
             for piece in self.sheet(sheet) if sheet else [self.part(name)]:
                 if sheet and isinstance(piece, Block):
@@ -329,13 +340,13 @@ class FilledBook:
         return "<f" in cell.content or ("<v" in cell.content and cell.attributes.get("t", "n") == "n")
 
     def is_number_text(self, cell: TemplateCell, text: str) -> bool:
-        """Whether readers take the cell for a number, with this text as its value, although it is text in the file."""
+        """Whether this text in the cell looks like a number to people, although it is stored as text."""
         if not is_countable(text):
             return False
         return self._column(cell, "").is_to_count and ' t="inlineStr"' in self._marked(cell)
 
     def _parts_of_sheets(self) -> dict[str, tuple[str, TemplateSheet]]:
-        """The kind and the sheet of parts that belong to one sheet."""
+        """Returns (kind, sheet) of each part that belongs to one sheet, by the part's name."""
         return {
             part: (kind, sheet)
             for sheet in self._template.sheets
@@ -350,7 +361,7 @@ class FilledBook:
             return f"<definedName{match[1]}>{escaped_formula(formula)}</definedName>"
 
         text = element("definedName").sub(renamed, text)
-        # The cached results of formulas are gone.
+        # The stored results of formulas are removed, so Excel must compute them when it opens the file.
         calculated = re.search(rf"<calcPr({ATTRIBUTES})\s*/>", text)
         if calculated:
             given = attributes(calculated[1]) | {"fullCalcOnLoad": "1"}
@@ -381,14 +392,14 @@ class FilledBook:
     # --- sheets
 
     def sheet(self, sheet: TemplateSheet) -> Iterator[bytes | Block]:
-        """The XML of a sheet; a Block where its rows have to be put."""
+        """Yields the XML of a sheet, and a Block at each place where the rows of a list belong."""
         rows = self.rows_of(sheet)
         yield (_moved_head(sheet.head, rows) + "<sheetData>").encode()
         held, done = list[str](), 0
         for row in sheet.rows:
             block = rows.block_of(row.number)
             if block is None:
-                # Programs write rows without cells down to the last of a sheet.
+                # Some programs write rows without cells down to the last row of a sheet: leave out what does not fit.
                 if rows.last_row(row.number) <= SHEET_ROWS:
                     held.append(self._row(sheet, row, rows))
             elif block.last > done:
@@ -425,7 +436,7 @@ class FilledBook:
         return f"<f{attribute_text(given)}>{escaped_formula(formula)}</f>"
 
     def _marked(self, cell: TemplateCell) -> str:
-        """The XML of a cell whose placeholders are all values, none of them a column of a list."""
+        """Returns the XML of a cell whose placeholders are all values, not columns of a list."""
         marked, writer = cell.marked, self._column(cell, "")
         assert marked is not None
         if mark := marked.only:
@@ -441,7 +452,7 @@ class FilledBook:
         return ColumnWriter(Column(key, cell.style, kinds[cell.style] if typed and cell.style < len(kinds) else None))
 
     def _tail(self, sheet: TemplateSheet, rows: RowMap) -> Iterator[bytes]:
-        """What follows the rows. Merged cells of repeated rows are as many as these: they come in parts."""
+        """Yields the XML after the rows; in parts, because there may be as many merged cells as repeated rows."""
         before, merges, after = sheet.tail, "", ""
         if match := element("mergeCells").search(sheet.tail):
             before, after = sheet.tail[: match.start()], sheet.tail[match.end() :]
@@ -484,7 +495,7 @@ class FilledBook:
         return writer
 
     def formula(self, sheet: TemplateSheet, row: int, column: int, match: re.Match[str]) -> list[Piece]:
-        """The `<f>` element of a formula in a repeated row."""
+        """Returns the pieces of the `<f>` element of a formula in a repeated row."""
         given, pieces = attributes(match[1]), list[Piece](["<f"])
         for name, value in given.items():
             moved = self._formulas.pieces(value, sheet.name, row, column) if name == "ref" else [value]
@@ -515,7 +526,7 @@ class FilledBook:
 
 
 def _renumbered(xml: str, number: int) -> str:
-    """A row without placeholders and formulas at another place."""
+    """Returns a row without placeholders and formulas, with another row number."""
     given = {name: value for name, value in attributes(_ROW_START.match(xml)[1]).items() if name != "r"}  # type: ignore[index]
     texts = [
         f'<c r="{letters(cell.column)}{number}"{attribute_text(cell.attributes)}'
@@ -542,7 +553,7 @@ def _rich_cell(parts: Sequence[tuple[str, str]], style: int) -> str:
 
 
 def _cut_runs(parts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The runs, cut together to the length of a cell."""
+    """Returns the runs of a text, cut so that together they fit into a cell."""
     cut, room = list[tuple[str, str]](), MAX_CELL_UNITS
     for font, text in parts:
         cut.append((font, cut_units(clean(text), room)))
@@ -564,15 +575,15 @@ class BlockWriter:
 
     def __init__(self, height: int) -> None:
         self._height = height
-        # Markup, or the row number in the first repetition, or a column.
+        # Each: markup, or the row number in the first repetition, or a column.
         self._slots: list[_Slot] = []
-        # Those that are a column of the list: their number in the sheet.
+        # The slots that are a column of the list: (number of the column in the sheet, writer).
         self._columns: list[tuple[int, ColumnWriter]] = []
         self._empty: list[str] = []
 
     @property
     def form(self) -> list[str | int | MarkedText | None]:
-        """What is the same in all rows: writers of one table with equal forms write equal rows."""
+        """What is the same in all rows. Two writers of one table write equal rows if their forms are equal."""
         return [slot[1] if isinstance(slot, tuple) else slot for slot in self._slots]
 
     @property
@@ -581,7 +592,7 @@ class BlockWriter:
 
     @property
     def as_text(self) -> set[int]:
-        """The columns of the sheet that have numbers as text: formulas leave them out."""
+        """The columns of the sheet that have numbers as text, which formulas leave out."""
         return {column for column, writer in self._columns if writer.has_number_texts}
 
     def begin_row(self, number: int, given: str) -> None:
@@ -593,13 +604,13 @@ class BlockWriter:
         self._empty.append("</row>")
 
     def put(self, column: str, number: int, pieces: Sequence[Piece], style: int = 0) -> None:
-        """A cell that is the same in all repetitions but for row numbers; `pieces` follow its `r`."""
+        """Adds a cell that differs between repetitions only in row numbers; `pieces` follow its `r` attribute."""
         self._add(f'<c r="{column}', number, '"')
         self._add(*(piece if isinstance(piece, str) else piece.first for piece in pieces))
         self._empty.append(f'<c r="{column}{number}" s="{style}"/>')
 
     def put_column(self, column: str, number: int, writer: ColumnWriter, text: MarkedText | None = None) -> None:
-        """A cell of a column; with `text`, the text that is put together from several."""
+        """Adds a cell of a column; with `text`, a cell whose text is made of literals and several columns."""
         self._add(f'<c r="{column}', number)
         self._slots.append((writer, text))
         self._columns.append((column_number(column), writer))
@@ -613,11 +624,11 @@ class BlockWriter:
                 self._slots.append(wire(slot) if isinstance(slot, str) else slot)
 
     def empty(self) -> bytes:
-        """The rows without content, for a list that has none."""
+        """Returns the rows of the block without content, for a list without rows."""
         return "".join(self._empty).encode()
 
     def xml(self, rows: Sequence[Row], at: int) -> bytes:
-        """The XML of these rows, of which the first is number `at` of the list."""
+        """Returns the XML of these rows; the first of them is row number `at` of the list, from 0."""
         count, height = len(rows), self._height
         tracks, after, blanks = list[list[str]](), "", list[int]()
         numbers: dict[int, list[str]] = {}
@@ -677,7 +688,7 @@ def _cells(writer: ColumnWriter, text: MarkedText | None, rows: Sequence[Row]) -
 
 
 def _retagged(text: str, names: str, change: Callable[[dict[str, str]], object]) -> str:
-    """The text with changed attributes of the elements `names`, separated by `|`."""
+    """Returns the text with changed attributes in the elements `names`, which are separated by `|`."""
 
     def changed(match: re.Match[str]) -> str:
         given = attributes(match[2])
@@ -737,7 +748,7 @@ def _moved_tail(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
 
 
 def _moved_rule(inner: str, rows: RowMap, formulas: Formulas, sheet: str, match: re.Match[str]) -> str:
-    """A conditional format or a validation; its formulas are relative to the first of its cells."""
+    """Returns a conditional format or validation with moved cells; its formulas are relative to its first cell."""
     given = attributes(match[1])
     areas = given.get("sqref", "")
     given["sqref"] = moved_areas(areas, rows)
@@ -761,7 +772,7 @@ def _moved_extension(match: re.Match[str], rows: RowMap, formulas: Formulas, she
 
 
 def _with_references(text: str, names: str, formulas: Formulas, sheet: str) -> str:
-    """The text with moved references in the attributes `names`, separated by `|`."""
+    """Returns the text with moved references in the attributes `names`, which are separated by `|`."""
 
     def moved(match: re.Match[str]) -> str:
         formula = escaped_formula(formulas.text(unescape(match[2]), sheet)).replace('"', "&quot;")
@@ -782,7 +793,7 @@ _MOST_SPARKLINES = 50_000
 
 
 def _sparklines(match: re.Match[str], rows: RowMap, formulas: Formulas, sheet: str, most: int) -> list[str]:
-    """A sparkline; one of a repeated row is repeated with it. BadTable for more than `most`."""
+    """Returns a moved sparkline; several if its row is repeated. BadTable if there are more than `most`."""
     place = re.search(r"<xm:sqref>\s*([^<\s]*)\s*</xm:sqref>", match[0])
     formula = re.search(r"<xm:f>([^<]*)</xm:f>", match[0])
     area = rows_of(place[1]) if place else None
@@ -807,7 +818,7 @@ _MERGES_IN_PART = 10_000
 
 
 def _merges(sheet: TemplateSheet, rows: RowMap) -> Iterator[bytes]:
-    """Merged cells; those within repeated rows are repeated with them."""
+    """Yields the elements of merged cells; those within repeated rows are repeated with them."""
     made = list[str]()
     for merge in sheet.merges:
         area = rows_of(merge)
@@ -833,7 +844,10 @@ def _moved_table(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str
 
 
 def _moved_drawing(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
-    """Images and charts move with the row of their upper edge and keep their size; linked texts follow their cells."""
+    """Returns the part with moved images and charts, which keep their size, and with moved links of texts to cells.
+
+    An image or a chart moves as far as the row of its upper edge.
+    """
 
     def moved(match: re.Match[str]) -> str:
         upper = element("from").search(match[0])
@@ -851,7 +865,7 @@ def _moved_drawing(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> s
 
 
 def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
-    """The boxes of comments."""
+    """Returns the part with the boxes of comments, moved to the rows of their cells."""
 
     def moved(shape: str) -> str:
         row = re.search(r"(<\w+:Row>)\s*([0-9]{1,9})\s*<", shape)
@@ -874,7 +888,7 @@ def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> s
 
 
 def _shifted(anchor: str, shift: int) -> str:
-    """The rows are the third and the seventh of eight numbers."""
+    """Returns the anchor of a box, moved down by `shift` rows: the third and the seventh of its eight numbers."""
     numbers = [each.strip() for each in anchor.split(",")]
     if len(numbers) != 8:
         return anchor

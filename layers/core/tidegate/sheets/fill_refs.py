@@ -1,4 +1,4 @@
-"""References of a workbook whose rows move: formulas, ranges and cells, before and after rows are repeated."""
+"""References in a filled template: formulas, ranges and cells, adjusted to rows that move when others are repeated."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Block:
 
 
 class RowMap:
-    """Where the rows of a sheet of the template are in the filled sheet."""
+    """Maps row numbers of a sheet of the template to row numbers of the filled sheet."""
 
     def __init__(self, blocks: Sequence[Block] = (), counts: Mapping[str, int] | None = None) -> None:
-        """`counts`: the rows of each list. An empty list keeps its rows once, without values."""
+        """`counts`: how many rows each list has. The rows of an empty list stay once, without values."""
         self.blocks = sorted(blocks, key=lambda block: block.first)
         self._times = [max(1, (counts or {}).get(block.name, 0)) for block in self.blocks]
 
@@ -45,17 +45,17 @@ class RowMap:
         return next((block for block in self.blocks if block.has(row)), None)
 
     def start(self, row: int) -> int:
-        """The row, or the first of its repetitions."""
+        """Returns the row in the filled sheet; the first of its repetitions if it is repeated."""
         return min(SHEET_ROWS, row + self._shift(row))
 
     def end(self, row: int) -> int:
-        """The row, or the last of its repetitions."""
+        """Returns the row in the filled sheet; the last of its repetitions if it is repeated."""
         block = self.block_of(row)
         repeated = (self.times(block) - 1) * block.height if block else 0
         return min(SHEET_ROWS, row + self._shift(row) + repeated)
 
     def last_row(self, row: int) -> int:
-        """`end`, also beyond the limit of a sheet."""
+        """Returns `end`, but not limited to the rows that a sheet can have."""
         block = self.block_of(row)
         return row + self._shift(row) + ((self.times(block) - 1) * block.height if block else 0)
 
@@ -90,7 +90,7 @@ _TOKEN = re.compile(
 # Excel itself refuses more than 64 functions in each other.
 _MOST_NESTED = 256
 # Functions for which a repeated cell means all its repetitions: SUM(B5) in a template is the sum of the list. In files,
-# the names of newer ones have a prefix.
+# newer functions have a prefix.
 _OF_LISTS = re.compile(
     r"""(?:_XLFN\.)?(?:_XLWS\.)?(?:
     AGGREGATE|(?:AVERAGE|MAX|MIN)(?:A|IFS?)?|AVEDEV|CONCAT|CORREL|COUNT(?:A|BLANK|IFS?)?|COVAR|COVARIANCE|DEVSQ|FILTER|
@@ -100,12 +100,12 @@ _OF_LISTS = re.compile(
     )(?:\.(?:S|P|INC|EXC|EQ|AVG|SNGL|MULT))?""",
     re.VERBOSE,
 )
-# Of these, functions that do not leave out texts.
+# Those among them that do not leave out texts.
 _NOT_ADDING = re.compile(
     r"(?:_XLFN\.)?(?:_XLWS\.)?(?:CONCAT|COUNT.*|FILTER|INDEX|.?LOOKUP|X?MATCH|ROWS|SORT.*|TEXTJOIN|UNIQUE)"
 )
 _END_OF_ARGUMENT, _OPERATOR, _OPERATORS = re.compile(r"\s*[),]"), re.compile(r"\s*[-+*/^]"), frozenset("-+*/^")
-# ZZZ, the last that a reference can name.
+# ZZZ, the last column that a reference can name.
 _LAST_COLUMN = 18_278
 _MOST_APART, _MOST_SUMMANDS = 100, 10_000
 
@@ -116,7 +116,7 @@ def _adds(function: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MovingRow:
-    """A row number within a formula of a repeated row: `first` in the first repetition, then one step further."""
+    """A row number in a formula of a repeated row, which grows with each repetition, from `first` on."""
 
     first: int
 
@@ -128,24 +128,24 @@ Piece = str | MovingRow
 class Formulas:
     """Rewrites formulas for the filled workbook; `maps` has the sheets with repeated rows, by name in lower case.
 
-    References to the rows that are repeated, and to all around them, move as if rows were inserted, and ranges over
-    them grow. In the formula of a repeated row, a relative reference to that row is to the same repetition, and one to
-    the cell above its own is to the repetition before, as in a running total. All others are to the same cells in
-    every repetition, with or without `$`: the author of a template sees a single row, and cannot see them move.
+    References move as if the repeated rows were inserted, and ranges over them grow. In the formula of a repeated row,
+    a relative reference to that row means the same repetition, and one to the cell above the formula's own means the
+    repetition before, as in a running total. All other references mean the same cells in every repetition, with or
+    without `$`: the author of a template sees a single row, and cannot see them move.
     """
 
     maps: Mapping[str, RowMap]
-    # The columns of lists with which the formulas seen so far compute: the sheet in lower case, the first and the last.
+    # The columns of lists that the formulas seen so far compute with: (sheet in lower case, first column, last column).
     added: set[tuple[str, int, int]] = field(default_factory=set)
-    # The ranges among them that have some of the rows that are repeated together: the sheet, rows, columns.
+    # The ranges that have only some of the rows that are repeated together: (sheet, rows, columns).
     apart: set[tuple[str, int, int, int, int]] = field(default_factory=set)
-    # What the functions seen so far add: the sheet, rows, columns.
+    # The ranges that the functions seen so far add: (sheet, rows, columns).
     summands: set[tuple[str, int, int, int, int]] = field(default_factory=set)
-    # The cells of lists with which a function that adds computes alone, as SUM(B5*C5): the sheet, the cell.
+    # The cells of lists that a function that adds takes as single cells, as in SUM(B5*C5): (sheet, cell).
     alone: set[tuple[str, str]] = field(default_factory=set)
 
     def added_columns(self, sheet: str) -> set[int]:
-        """The columns of lists on a sheet with whose numbers the formulas seen so far compute."""
+        """Returns the columns of lists on a sheet that the formulas seen so far compute with."""
         edges = [0] * (_LAST_COLUMN + 2)
         for name, left, right in self.added:
             if name in (sheet.casefold(), ""):
@@ -154,11 +154,11 @@ class Formulas:
         return {column for column, depth in enumerate(accumulate(edges)) if depth}
 
     def text(self, formula: str, sheet: str, *, at: int | None = None, whole: bool = False, added: bool = False) -> str:
-        """The formula in the filled workbook.
+        """Returns the formula for the filled workbook.
 
-        `at`: the row to which its relative references belong, if Excel applies it to each repetition of that row, as a
-        conditional format. `whole`: each reference to a repeated cell means all its repetitions, as in a chart.
-        `added`: what it refers to is computed with.
+        `at`: the row that its relative references belong to, if Excel applies the formula to each repetition of that
+        row, as with a conditional format. `whole`: each reference to a repeated cell means all its repetitions, as in a
+        chart. `added`: the cells that it refers to are computed with.
         """
         pieces = self.pieces(formula, sheet, at, held=True, whole=whole, added=added)
         return "".join(piece if isinstance(piece, str) else str(piece.first) for piece in pieces)
@@ -174,7 +174,7 @@ class Formulas:
         whole: bool = False,
         added: bool = False,
     ) -> list[Piece]:
-        """As `text`, with row numbers that differ between the repetitions of row `at` as MovingRow.
+        """Like `text`, but in pieces: row numbers that differ between the repetitions of row `at` are MovingRows.
 
         `column`: the column of the formula. `held`: relative references that do not move get a `$`.
         """
@@ -182,7 +182,7 @@ class Formulas:
         block = own.block_of(at) if at is not None else None
         place, elsewhere = (_Place(each, column, held and block is not None) for each in (block, None))
         made, word, before = list[Piece](), "", ""
-        # The brackets around: their function, whether it or one around it adds, whether one is SUMPRODUCT.
+        # For each open bracket: its function, whether it or one around it adds, whether one of them is SUMPRODUCT.
         calls = [("", False, False)]
         for match in _TOKEN.finditer(formula):
             part = match[0]
@@ -252,18 +252,18 @@ class Formulas:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a formula stands: the repeated rows, if any, and the column."""
+    """The position of a formula: its block of repeated rows, if any, and its column."""
 
     block: Block | None
     column: int
     held: bool
 
     def has(self, written: str) -> bool:
-        """Whether a row, as it is written, is that of the same repetition."""
+        """Whether a row number, as written in the formula, means a row of the formula's own repetition."""
         return self.block is not None and not written.startswith("$") and self.block.has(int(written))
 
     def is_before(self, written: str, column: str | None) -> bool:
-        """Whether a cell is the formula's own in the repetition before."""
+        """Whether a cell is the formula's own cell, one repetition earlier."""
         if self.block is None or written.startswith("$") or column is None:
             return False
         return self.block.has(int(written) + self.block.height) and column_number(column) == self.column
@@ -273,7 +273,7 @@ class _Place:
 
 
 def _moved(match: re.Match[str], rows: RowMap, place: _Place, *, whole: bool) -> Iterator[Piece]:
-    """A reference in the filled workbook."""
+    """Yields the pieces of a reference in the filled workbook."""
     yield match["sheet"] or ""
     first, last = match["r1"] or match["r3"], match["r2"] or match["r4"]
     begins = rows.start(_row(first))
@@ -293,13 +293,13 @@ def _row(written: str) -> int:
 
 
 def sheet_name(prefix: str) -> str:
-    """The name of the sheet in a prefix such as `'My Sheet'!`."""
+    """Returns the sheet name from a prefix such as `'My Sheet'!`."""
     name = prefix.removesuffix("!")
     return name[1:-1].replace("''", "'") if name.startswith("'") else name
 
 
 def copied(formula: str, rows: int, columns: int) -> str:
-    """The formula as Excel copies it to a cell that many rows below and columns to the right."""
+    """Returns the formula as Excel copies it to a cell this many rows below and columns to the right."""
 
     def shifted(match: re.Match[str]) -> str:
         if match["r3"]:
@@ -333,19 +333,19 @@ def column_number(name: str) -> int:
 
 
 def row_and_column(ref: str) -> tuple[int, int] | None:
-    """The row and the column of a cell such as B5; None if it is not one."""
+    """Returns (row, column) of a cell such as B5; None if it is not one."""
     match = _AREA.fullmatch(ref)
     return (int(match[2]), column_number(match[1])) if match else None
 
 
 def rows_of(area: str) -> tuple[int, int] | None:
-    """The first and the last row of a range such as A1:B5; None for others, such as whole columns."""
+    """Returns (first row, last row) of a range such as A1:B5; None for others, such as whole columns."""
     match = _AREA.fullmatch(area)
     return (int(match[2]), int(match[4] or match[2])) if match else None
 
 
 def moved_area(area: str, rows: RowMap) -> str:
-    """The range in the filled sheet: all repetitions of its rows."""
+    """Returns the range in the filled sheet, with all repetitions of its rows."""
     match = _AREA.fullmatch(area)
     if not match:
         return area
@@ -356,11 +356,11 @@ def moved_area(area: str, rows: RowMap) -> str:
 
 
 def moved_areas(areas: str, rows: RowMap) -> str:
-    """Several ranges, separated by blanks."""
+    """Returns several ranges, separated by blanks, in the filled sheet."""
     return " ".join(moved_area(area, rows) for area in areas.split())
 
 
 def moved_cell(ref: str, rows: RowMap) -> str:
-    """A cell in the filled sheet; of a repeated one, the first."""
+    """Returns the cell in the filled sheet; the first repetition of a repeated one."""
     match = _AREA.fullmatch(ref)
     return f"{match[1]}{rows.start(int(match[2]))}" if match and not match[3] else moved_area(ref, rows)

@@ -1,4 +1,4 @@
-"""A workbook that someone designed, to be filled with rows and values: read, checked, and its placeholders found."""
+"""Templates: reads and checks a workbook that somebody designed, and finds its placeholders."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tidegate.sheets.values import clean
 from tidegate.sheets.xlsx_cells import MAC_DATETIME
 
 # --- package
-# The parts of the file. Whatever is not known here stays as it is, so nothing is refused for being unknown, but for
-# what would run or fetch something at a reader's: macros, controls, links to other workbooks, connections.
+# The parts of the file. Unknown parts stay as they are. Refused are only parts that would run or fetch something on
+# the computer of a reader: macros, controls, links to other workbooks, connections.
 
 MAX_BYTES = 10_000_000
-# What the parts have together, unpacked: it bounds the memory and time that a template takes.
+# The most bytes that all parts have together when unpacked; limits the memory and time that a template takes.
 MAX_UNPACKED = 64_000_000
 _MAX_PARTS = 2000
 _OLD_FORMAT = b"\xd0\xcf\x11\xe0"
@@ -69,8 +69,10 @@ _CALC_CHAIN = "calcChain.xml"
 
 @contextmanager
 def readable(what: str = "the template") -> Iterator[None]:
-    """BadTable for what no workbook has, such as `r="x"`, undeclared prefixes and unknown encodings: XML can be valid
-    and say nonsense."""
+    """Raises BadTable in place of errors from values that no workbook has, such as `r="x"` or unknown encodings.
+
+    Such XML is valid, so it passes the earlier checks.
+    """
     try:
         yield
     except (ValueError, LookupError, OverflowError, ParseError) as error:
@@ -118,7 +120,7 @@ class Package:
             raise BadTable(f"the part {name[:200]} of the template cannot be read: {error}") from error
 
     def text(self, name: str) -> str:
-        """The XML of a part, in which elements of its main namespace have no prefix."""
+        """Returns the XML of a part, without prefixes at the elements of its main namespace."""
         data = self.read(name)
         encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         try:
@@ -136,7 +138,7 @@ class Package:
         return text
 
     def rels(self, part: str) -> dict[str, tuple[str, str]]:
-        """By id: the type and the part of each relation."""
+        """Returns (type, part) of each relation of a part, by the relation's id."""
         path = PurePosixPath(part)
         name = f"{path.parent}/_rels/{path.name}.rels" if part else "_rels/.rels"
         if name not in self.names:
@@ -151,15 +153,17 @@ class Package:
         return found
 
     def _check_xml(self, name: str) -> None:
-        """Refuses entities, as defusedxml does, and relations to what runs or is fetched, without making a tree of
-        what may be a large part."""
+        """Raises BadTable for entities, and for relations to parts that would run or be fetched.
+
+        It parses like defusedxml, but without making a tree: the part may be large.
+        """
 
         def refuse(*_: Any) -> None:
             raise BadTable(f"the part {name[:200]} of the template declares a document type, which no workbook needs")
 
         data = self.read(name)
         if name.endswith(".vml"):
-            # Excel writes some that are no XML.
+            # Excel writes some .vml parts that are not valid XML.
             if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
                 refuse()
             return
@@ -199,22 +203,22 @@ def _check_relation(_: str, given: dict[str, str]) -> None:
         raise BadTable(f"the template has something of this kind outside itself: {kind[:100]}; remove it")
 
 
-# Together: each of them may contain the start of another, which is then text.
+# One pattern for all of these: each may contain the start of another one, which is then text.
 _SECTION = re.compile(r"<!--.*?-->|<!\[CDATA\[(.*?)\]\]>|<\?.*?\?>", re.DOTALL)
 _ROOT = re.compile(r"<(?![?!])([\w.-]+:)?[\w.-]+")
 
 
 # --- xml
-# Elements are found by patterns in text that was checked to be valid XML: what is not touched keeps its bytes, and
-# prefixes and unknown extensions stay declared, which no tree of Python's library guarantees. In valid XML each start
-# has its end, so that a pattern which reads up to the end takes linear time; in any other text it would not.
+# Elements are found by patterns in text that was checked to be valid XML. So unchanged parts keep their bytes, and
+# prefixes and unknown extensions stay declared, which XML trees of Python's library do not guarantee. In valid XML each
+# start tag has an end tag, so a pattern that reads up to the end tag takes linear time; in other text it would not.
 
 ATTRIBUTES = r"""(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*"""
 _ATTRIBUTE = re.compile(r"""\s+([\w:.-]+)\s*=\s*("[^"]*"|'[^']*')""")
 
 
 def element(name: str) -> re.Pattern[str]:
-    """A pattern of elements: its groups are the attributes and the content, None for an empty element."""
+    """Returns a pattern for elements of this name. Groups: the attributes, and the content or None if it is empty."""
     return re.compile(rf"<{name}({ATTRIBUTES})\s*(?:/>|>(.*?)</{name}\s*>)", re.DOTALL)
 
 
@@ -231,14 +235,14 @@ def _escaped(text: str) -> str:
 
 
 def _plain_section(match: re.Match[str]) -> str:
-    """Comments go, CDATA becomes text, and processing instructions stay."""
+    """Removes a comment, makes CDATA text, and keeps a processing instruction."""
     if match[0].startswith("<?"):
         return match[0]
     return "" if match[1] is None else _escaped(match[1])
 
 
 def without(text: str, name: str, part: str) -> str:
-    """The text without the elements `name` whose attributes name the part."""
+    """Returns the text without those elements `name` whose attributes name the part."""
     return element(name).sub(lambda match: "" if f'{part}"' in match[1] or f"{part}'" in match[1] else match[0], text)
 
 
@@ -259,7 +263,7 @@ _ESCAPED_CHAR = re.compile("_x([0-9A-Fa-f]{4})_")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A placeholder: of a list's column, or of a value if `list` is None."""
+    """A placeholder: for a column of a list, or for a value if `list` is None."""
 
     list: str | None
     name: str
@@ -274,13 +278,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """The text of a cell: literals and placeholders, each with the XML of its own font, empty if it has none."""
+    """The text of a cell in parts: (XML of the part's font or an empty text, literal or placeholder)."""
 
     parts: tuple[tuple[str, str | Mark], ...]
 
     @property
     def only(self) -> Mark | None:
-        """The placeholder that is all of the text."""
+        """The placeholder, if the text is nothing but one; else None."""
         mark = self.parts[0][1] if len(self.parts) == 1 else None
         return mark if isinstance(mark, Mark) else None
 
@@ -294,7 +298,7 @@ class MarkedText:
 
 
 def marked_text(xml: str) -> MarkedText | None:
-    """The text of an `<si>` or `<is>` element with placeholders or escaped braces; None if it has neither.
+    """Returns the text of an `<si>` or `<is>` element with placeholders or escaped braces; None if it has neither.
 
     A placeholder may be split over several runs, as Excel does when part of it was edited; it gets the first one's
     font.
@@ -361,7 +365,7 @@ class TemplateCell:
 
 
 def cells_of(xml: str) -> Iterator[TemplateCell]:
-    """The cells of a row. One without a position follows the one before it."""
+    """Yields the cells of a row. A cell without a position follows the cell before it."""
     column = 0
     for match in CELL.finditer(xml):
         given = attributes(match[1])
@@ -376,7 +380,7 @@ class TemplateRow:
     # Without `r`.
     attributes: dict[str, str]
     xml: str
-    # Of rows with placeholders or formulas.
+    # The cells, if the row has placeholders or formulas.
     cells: list[TemplateCell] | None = None
 
     def all_cells(self) -> Iterable[TemplateCell]:
@@ -403,7 +407,7 @@ class TemplateSheet:
 
     @property
     def last_row(self) -> int:
-        """The last row with content: some programs write empty ones down to the last of a sheet."""
+        """The last row with content; some programs write empty rows down to the last row of a sheet."""
         ends = [area[1] for merge in self.merges if (area := rows_of(merge))]
         rows = [row.number for row in self.rows if row.cells is not None or "<v" in row.xml or "<is" in row.xml]
         return max([1, *rows[-1:], *ends])
@@ -411,7 +415,7 @@ class TemplateSheet:
 
 @dataclass(frozen=True, slots=True)
 class ListMarks:
-    """Where a list is repeated, and the columns that its placeholders name."""
+    """The rows that are repeated for a list, and the columns that its placeholders name."""
 
     name: str
     sheet: str
@@ -420,13 +424,13 @@ class ListMarks:
     columns: tuple[str, ...]
 
 
-# How much of a workbook a sketch has.
+# How much of a workbook a preview has: sheets, rows, columns, characters of a cell.
 _SKETCH_SHEETS, _SKETCH_ROWS, _SKETCH_COLUMNS, _SKETCH_TEXT = 5, 40, 26, 200
 
 
 @dataclass(frozen=True, slots=True)
 class SketchCell:
-    """A cell as a preview shows it: `=` and the formula if it has one, placeholders as they are."""
+    """A cell for a preview: its text with placeholders, or `=` and its formula, and how it looks."""
 
     row: int
     column: int
@@ -439,7 +443,7 @@ class SketchCell:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """The first rows of a sheet, as far as a preview needs them."""
+    """The first rows of a sheet, for a preview."""
 
     name: str
     cells: tuple[SketchCell, ...]
@@ -449,13 +453,13 @@ class Sketch:
 class FillTemplate:
     """A workbook with placeholders: `{name}` for a value, `{.name}` or `{list.name}` for a column of a list.
 
-    A row with placeholders of a list is repeated for each of its rows; so are neighbouring rows with placeholders of
-    the same list, together.
+    A row with placeholders of a list is repeated for each row of the list. Neighbouring rows with placeholders of the
+    same list are repeated together.
     """
 
     @readable()
     def __init__(self, data: bytes) -> None:
-        """BadTable if it is not a workbook that can be filled."""
+        """Raises BadTable if the data are not a workbook that can be filled."""
         self.package = Package(data)
         self._strings = self._marked_strings()
         self.sheets = [self._sheet(name, part) for name, part in self._worksheets()]
@@ -474,7 +478,7 @@ class FillTemplate:
 
     @cached_property
     def lists(self) -> dict[str, ListMarks]:
-        """The lists by name, in the order of the sheets; that of `{.name}` is named by an empty text."""
+        """The lists by name, in the order of the sheets. The name of the list of `{.name}` is empty."""
         columns: dict[str, dict[str, None]] = {name: {} for name in self._places}
         for sheet in self.sheets:
             for _, cell in sheet.marks:
@@ -501,7 +505,7 @@ class FillTemplate:
     @cached_property
     @readable()
     def kinds(self) -> list[str | None]:
-        """By style: the type of value that its number format shows."""
+        """For each style: the type of value that its number format shows."""
         root = self._styles
         formats = {each.get("numFmtId"): each.get("formatCode", "") for each in _all(root, "numFmt")}
         found = next(iter(_all(root, "cellXfs")), ())
@@ -521,7 +525,7 @@ class FillTemplate:
     @cached_property
     @readable()
     def sketches(self) -> list[Sketch]:
-        """What the first rows of the first sheets look like."""
+        """The first rows of the first sheets, for a preview."""
         looks, found = self._looks(), list[tuple[TemplateSheet, list[tuple[int, TemplateCell]]]]()
         for sheet in self.sheets[:_SKETCH_SHEETS]:
             rows = [row for row in sheet.rows if row.number <= _SKETCH_ROWS]
@@ -547,7 +551,7 @@ class FillTemplate:
         ]
 
     def _looks(self) -> dict[int, dict[str, Any]]:
-        """By style: what a preview shows of it. Colours of the workbook's theme are left out."""
+        """Returns, by style, what a preview shows of it. Colours of the workbook's theme are left out."""
         root = self._styles
         fonts, fills = ([list(each) for each in next(iter(_all(root, name)), ())] for name in ("fonts", "fills"))
         looks = dict[int, dict[str, Any]]()
@@ -605,7 +609,7 @@ class FillTemplate:
         return sheet
 
     def _check_tables(self, sheet: TemplateSheet) -> None:
-        """Refuses placeholders in the heads of tables: Excel finds a file broken if they differ from the columns."""
+        """Raises BadTable for placeholders in the head row of an Excel table, which must match the table's columns."""
         tables = [part for kind, part in self.package.rels(sheet.part).values() if kind == "table"]
         columns: dict[int, list[int]] = {}
         for row, cell in sheet.marks if tables else ():
@@ -670,7 +674,7 @@ def _content(row: TemplateRow) -> str:
 
 
 def _number(cell: TemplateCell) -> int:
-    """The index of the cell's shared string."""
+    """Returns the index of the cell's shared string; -1 if it has none."""
     value = _VALUE.search(cell.content)
     return int(value[2]) if value and (value[2] or "").strip().isdigit() else -1
 
@@ -692,17 +696,17 @@ def _nth(entries: list[Any], index: str | None) -> Any:
 
 
 def _rgb(color: Any) -> str | None:
-    """Its last six digits: the first two are an opacity that Excel ignores."""
+    """Returns a colour as six digits; the two before them are an opacity, which Excel ignores."""
     rgb = (color.get("rgb") or "")[-6:] if color is not None else ""
     return rgb if _RGB.fullmatch(rgb) else None
 
 
-# Of all copies of a sheet's shared formulas together: a few bytes can stand for a copy of thousands of characters.
+# The most characters of all copies of a sheet's shared formulas: a few bytes can stand for thousands of characters.
 _MAX_COPIED = 10_000_000
 
 
 class SharedFormulas:
-    """Gives cells formulas of their own: one that is shared would not be right once rows move."""
+    """Replaces shared formulas by a formula for each cell: a shared one would be wrong once rows move."""
 
     def __init__(self) -> None:
         self._masters: dict[str, tuple[int, int, str]] = {}
@@ -741,7 +745,7 @@ def _blocks(sheet: TemplateSheet) -> list[Block]:
                     f"{_named(mark.list)}: put them on rows or sheets of their own"
                 )
             anchors[row, cell.column] = mark.list
-    # A merged cell with a placeholder is part of what is repeated.
+    # All rows of a merged cell with a placeholder are repeated.
     ends: dict[int, int] = {}
     for merge in sheet.merges:
         area, corner = rows_of(merge), row_and_column(merge.partition(":")[0])
@@ -796,6 +800,6 @@ def _kind(number: str, formats: dict[str | None, str]) -> str | None:
 
 
 def list_names(titles: Sequence[str]) -> dict[str, int]:
-    """The table of each list's name: its number from 1, its title, and no name for the first."""
+    """Returns the index of the table by each name of its list: its title, its number from 1; empty for the first."""
     by_title = {clean(title).strip(): number for number, title in reversed(list(enumerate(titles))) if title.strip()}
     return by_title | {str(number): number - 1 for number in range(1, len(titles) + 1)} | {"": 0}

@@ -1,4 +1,4 @@
-"""Files that are joined from fragments rendered elsewhere."""
+"""Files that are joined from fragments, which several workers rendered."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class SheetRows:
     """The fragments of one sheet of one table, in order; a text file is a single sheet."""
 
     fragments: Sequence[tuple[StoredPiece, Measure]]
-    # The widths of the widest texts of its columns.
+    # The width of the widest text of each column.
     widest: Sequence[int] = ()
-    # Its equal neighbours, in parts that follow each other.
+    # The equal neighbours to merge, in parts that follow each other.
     equal: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -58,7 +58,7 @@ class SheetRows:
         return total(measure for _, measure in self.fragments)
 
 
-# By table: its sheets; the totals of its columns.
+# For each table: its sheets. For each table: the totals of its columns.
 Made = Sequence[Sequence[SheetRows]]
 Sums = Sequence[Sequence[Total | None]]
 
@@ -143,7 +143,7 @@ class JoinedText:
 
 
 class JoinedParquet:
-    """The row groups of all workers and their footer. One table, since a file has one schema."""
+    """A Parquet file: the row groups of all workers and the footer. It has one table, because a file has one schema."""
 
     packed = False
     ending = "parquet"
@@ -161,7 +161,7 @@ class JoinedParquet:
 
 
 # --- joined book
-# A workbook whose rows are rendered by several workers; see `joined_files`.
+# A workbook whose rows are rendered by several workers.
 
 
 class BookTable(TableWriter):
@@ -195,11 +195,11 @@ _INFLATED = 1024 * 1024
 
 
 def renumber(fragment: bytes, row: int, send: Callable[[bytearray, Measure], None]) -> None:
-    """Unpacks a fragment, numbers its rows from `row` on, packs it again, and passes the pieces to `send`."""
+    """Changes the row numbers of a fragment, to begin at `row`, and passes the new fragments to `send`."""
     reader, writer = isal_zlib.decompressobj(-WINDOW), FragmentWriter(send, packed=True)
     text, data = b"", fragment
     while data:
-        # A bit of text at a time: a fragment is ten times as long unpacked.
+        # A little at a time: an unpacked fragment is ten times as long.
         *rows, rest = (text + reader.decompress(data, _INFLATED)).split(b"</row>")
         data, text = reader.unconsumed_tail, rest
         made = (_NUMBERED.sub(b"\\g<1>%d" % at, each) + b"</row>" for at, each in enumerate(rows, row))
@@ -228,7 +228,7 @@ class JoinedBook:
         layouts = [(source.table, layout) for source, (layout, _) in zip(sources, laid, strict=True)]
         self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
         self._sheet_rows = sheet_rows
-        # Tables below each other have to fit on one sheet: their positions are not known before all rows are.
+        # Tables below each other have to fit on one sheet: the position of a table depends on the rows above it.
         self._shared = together and len(sources) > 1
         self.tables = [
             BookTable(source.table, frame, None if self._shared else self._room(frame))
@@ -239,7 +239,7 @@ class JoinedBook:
         return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.reserved_rows
 
     def first_rows(self, counts: Sequence[int]) -> list[int]:
-        """The row where the data of each table begins on its sheets, for tables with so many rows."""
+        """Returns the row at which the data of each table begins on its sheets, if the tables have so many rows."""
         found, above = list[int](), 0
         for table, count in zip(self.tables, counts, strict=True):
             found.append(above + table.layout.data_top)
@@ -248,7 +248,7 @@ class JoinedBook:
         return found
 
     def unfit(self, made: Made) -> str:
-        """Why the tables do not fit below each other on one sheet; empty if they do."""
+        """Returns why the tables do not fit below each other on one sheet; empty if they do."""
         row = 0
         for number, (table, sheets) in enumerate(zip(self.tables, made, strict=True) if self._shared else ()):
             row += GAP_ROWS if number else 0
@@ -260,7 +260,7 @@ class JoinedBook:
         return ""
 
     def pieces(self, made: Made, sums: Sums, _groups: Sequence[Group] = ()) -> Iterator[Piece]:
-        """The pieces of the workbook. All sizes are known, so the local headers of the zip contain them."""
+        """Yields the pieces of the workbook. All sizes are known, so the local headers of the zip contain them."""
         archive, names, infos = ZipPieces(), set[str](), list[SheetInfo]()
         for first, head, rows, tail in self._sheets(made, sums, names, infos):
             measure = total([head[1], *(each for _, each in rows), tail[1]])
@@ -274,7 +274,7 @@ class JoinedBook:
     def _sheets(
         self, made: Made, sums: Sums, names: set[str], infos: list[SheetInfo]
     ) -> Iterator[tuple[int, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]]:
-        """For each sheet: its number, the XML before the rows, the rows, the XML after them."""
+        """Yields (number, XML before the rows, rows, XML after the rows) for each sheet."""
         if self._shared:
             info, head, rows, tail = self._one_sheet(made, sums, names)
             infos.append(info)
@@ -360,7 +360,7 @@ class JoinedBook:
 
 
 # --- joined fill
-# A filled template: workers write the rows of its lists, and the joiner all else, once it knows how many there are.
+# A filled template: workers write the rows of its lists; the joiner writes all else, once all rows are counted.
 
 
 class FillTable(TableWriter):
@@ -377,7 +377,7 @@ class FillTable(TableWriter):
 
 
 class JoinedFill:
-    """A filled template; only one for which `can_be_in_parts` holds."""
+    """A filled template whose lists are written by several workers. `can_be_in_parts` must be true for it."""
 
     packed = True
     ending = "xlsx"
@@ -388,16 +388,19 @@ class JoinedFill:
         self.tables = [FillTable(writer) for writer in table_writers(filling, sources)]
 
     def unfit(self, made: Made) -> str:
-        """Empty; BadTable if a sheet gets too many rows."""
+        """Returns an empty text. BadTable if a sheet gets too many rows."""
         self._book(made).check_rows()
         return ""
 
     def writes_like(self, other: JoinedFill) -> bool:
-        """Whether the rows that the other's tables write are those of this one."""
+        """Whether the tables of both files write rows in the same way."""
         return [table.writer.form for table in self.tables] == [table.writer.form for table in other.tables]
 
     def not_added(self, as_text: Sequence[Collection[int]]) -> list[str]:
-        """The placeholders with numbers as text, with which formulas compute; `as_text`: their columns by table."""
+        """Returns the placeholders whose numbers are text in the file, although formulas compute with them.
+
+        `as_text`: for each table, the columns with numbers as text.
+        """
         return not_added(self.filling, {name: as_text[self._names[name]] for name in self.filling.template.lists})
 
     def _book(self, made: Made) -> FilledBook:
@@ -414,7 +417,7 @@ class JoinedFill:
 
     def _sheet(self, book: FilledBook, sheet: TemplateSheet, made: Made) -> list[tuple[Piece, Measure]]:
         pieces = list[tuple[Piece, Measure]]()
-        # Merged cells of repeated rows are as many as these: they are compressed as they come.
+        # There may be as many merged cells as repeated rows, so they are compressed piece by piece.
         writer = FragmentWriter(lambda data, measure: pieces.append((bytes(data), measure)), packed=True)
         for part in book.sheet(sheet):
             if not isinstance(part, Block):

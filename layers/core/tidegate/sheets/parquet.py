@@ -55,7 +55,7 @@ Value = bool | int | Long | str | ThriftList | Struct
 
 
 def written(struct: Struct) -> bytes:
-    """Encodes a struct, given as its fields by id."""
+    """Returns a struct in Thrift's encoding; it is given as its fields by id."""
     out, before = bytearray(), 0
     for number in sorted(struct):
         value = struct[number]
@@ -136,7 +136,7 @@ def _text(value: object) -> bytes:
 
 
 def _written(value: object) -> str:
-    """The text of a number, or what may be one."""
+    """Returns the text of a value that is, or may be, a number; empty for other values."""
     return value.strip() if isinstance(value, str) else number_text(value) if type(value) in NUMBERS else ""  # type: ignore[arg-type]
 
 
@@ -150,12 +150,12 @@ def _number(value: object) -> float | None:
 
 
 def _exact(value: object, scale: int) -> int | None:
-    """The value times 10 to the power of `scale`; None if that is no whole number of 38 digits."""
+    """Returns the value times 10 to the power of `scale`; None if that is not a whole number of at most 38 digits."""
     text = _written(value)
     if not NUMBER.fullmatch(text):
         return None
     number = Decimal(text)
-    # Not computed with a huge exponent, whose digits would fill the memory.
+    # Do not compute with a huge exponent: the digits would fill the memory.
     if number and not -_DECIMAL_DIGITS - MOST_PLACES <= number.adjusted() < _DECIMAL_DIGITS:
         return None
     scaled = _EXACT.scaleb(number, scale) if number else Decimal(0)
@@ -173,7 +173,7 @@ def _decimal(scale: int) -> Kind:
         whole = _exact(value, scale)
         return None if whole is None else whole.to_bytes(_DECIMAL_BYTES, "big", signed=True)
 
-    # DECIMAL(scale, precision), as the older and as the newer readers look for it.
+    # DECIMAL(scale, precision), once for older readers and once for newer ones.
     logical: Struct = {2: _DECIMAL_BYTES, 6: 5, 7: scale, 8: _DECIMAL_DIGITS, 10: {5: {1: scale, 2: _DECIMAL_DIGITS}}}
     return Kind(FIXED_BYTES, convert, logical)
 
@@ -181,7 +181,7 @@ def _decimal(scale: int) -> Kind:
 def _percent(value: object) -> float | None:
     if isinstance(value, str) and value.strip().endswith("%"):
         text = value.strip()[:-1].strip()
-        # Not divided as a float, which would make 0.7% 0.006999999999999999.
+        # Do not divide a float: 0.7% would become 0.006999999999999999.
         return None if _number(text) is None else float(Decimal(text).scaleb(-2))
     return _number(value)
 
@@ -216,7 +216,7 @@ def kind_of(style: LeafStyle) -> Kind:
 
 
 class ColumnBytes:
-    """The encoded values of one column since the last row group."""
+    """Collects the encoded values of one column for the next row group."""
 
     def __init__(self, key: str, kind: Kind) -> None:
         self.key, self.kind = key, kind
@@ -232,7 +232,7 @@ class ColumnBytes:
         self._bits = bytearray()
 
     def add(self, rows: Sequence[Row]) -> int:
-        """Adds the column of these rows. Returns how many bytes are buffered."""
+        """Adds the values of these rows in this column. Returns how many bytes are buffered."""
         values = column_of(rows, self.key)
         convert = self.kind.convert
         found: list[Any] = [None if value is None else convert(value) for value in values]
@@ -252,20 +252,20 @@ class ColumnBytes:
         return len(self._data) + len(self._has_value) + len(self._bits)
 
     def page(self) -> bytes:
-        """The content of a data page: which rows have a value, then the values."""
+        """Returns the content of a data page: which rows have a value, then the values."""
         levels = _levels(self._has_value)
         return len(levels).to_bytes(4, "little") + levels + bytes(self._data) + _packed(self._bits)
 
 
 def _levels(has_value: bytearray) -> bytes:
-    """Definition levels in Parquet's RLE/bit-packed hybrid: a single run if all rows are alike."""
+    """Returns the definition levels in Parquet's RLE/bit-packed hybrid: a single run if all rows are alike."""
     if has_value and (all(has_value) or not any(has_value)):
         return varint(len(has_value) << 1) + has_value[:1]
     return varint(-(-len(has_value) // 8) << 1 | 1) + _packed(has_value)
 
 
 def _packed(bits: Sequence[int]) -> bytes:
-    """Bits packed into bytes, lowest bit first."""
+    """Returns the bits packed into bytes, lowest bit first."""
     if not bits:
         return b""
     digits = "".join("1" if bit else "0" for bit in reversed(bits))
@@ -275,10 +275,9 @@ def _packed(bits: Sequence[int]) -> bytes:
 # --- parquet writer
 # Writes rows as Parquet: row groups as they fill up, and a footer that describes them.
 #
-# Row groups are independent, so several workers write them and one writes the footer. That is why this is not a
-# library:
-# its files would have to be split and their footers rewritten, and pyarrow (156 MB) or DuckDB (63 MB) would be loaded
-# only to encode plain columns.
+# Row groups are independent, so several workers write them and one writes the footer. Why no library does it: its files
+# would have to be split and their footers rewritten, and pyarrow (156 MB) or DuckDB (63 MB) would be loaded only to
+# encode plain columns.
 
 MAGIC = b"PAR1"
 GROUP_BYTES = 16 * 1024 * 1024
@@ -288,7 +287,7 @@ _LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The footer's data about a row group; `columns` has the size of each column before and after compression."""
+    """What the footer says of a row group; `columns` has the size of each column before and after compression."""
 
     rows: int
     columns: list[list[int]]
@@ -306,7 +305,7 @@ class ParquetTable(TableWriter):
 
     def __init__(self, table: SheetTable, keys: Sequence[str]) -> None:
         named = leaves(table.template.cols)
-        # What is masked is text.
+        # Masked columns are text.
         kinds = {leaf.name: kind_of(leaf.style) for leaf in named if not leaf.style.mask}
         kinds = {name: kind for name, kind in kinds.items() if masked_name(name) not in table.masks}
         names = list(keys) or [leaf.name for leaf in named]
@@ -342,7 +341,7 @@ class ParquetTable(TableWriter):
         return {"refused": self.refused, "groups": [group.as_data() for group in self.groups]}
 
     def footer(self, groups: Iterable[Group]) -> bytes:
-        """The footer of a file with these groups, in order, after the magic number."""
+        """Returns the footer of a file that has these groups, in order, after the magic number."""
         offset, found, rows = len(MAGIC), list[Struct](), 0
         for group in groups:
             found.append(self._group(group, offset))

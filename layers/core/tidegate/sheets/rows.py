@@ -1,4 +1,4 @@
-"""Rows of a table: blocks of them, typed, with row heads."""
+"""Rows of a table: in blocks, typed by the columns of the source, grouped by row heads, mapped and masked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCK_ROWS = 250
 
 
 class RowBlocks:
-    """Takes rows page by page and returns them block by block, in the sizes that the reader has room for."""
+    """Reads rows page by page and returns them in blocks of the size that the caller has room for."""
 
     def __init__(self, pages: Iterable[Sequence[Row]]) -> None:
         self._pages = iter(pages)
@@ -56,11 +56,11 @@ class RowBlocks:
         return True
 
     def peek(self) -> Sequence[Row]:
-        """Returns the next block without taking it."""
+        """Returns the next block; the next call returns it again."""
         return self._page[self._at : self._at + BLOCK_ROWS] if self.more() else ()
 
     def take(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
-        """Takes the next block, of at most `most` rows; empty at the end."""
+        """Returns the next block, of at most `most` rows; empty at the end."""
         if most <= 0:
             return ()
         block = self.peek()[:most]
@@ -68,7 +68,7 @@ class RowBlocks:
         return block
 
     def first(self, count: int) -> RowBlocks:
-        """Takes the next `count` rows, as blocks."""
+        """Returns the next `count` rows, as blocks that are read when they are needed."""
         return RowBlocks(self._up_to(count))
 
     def _up_to(self, count: int) -> Iterator[Sequence[Row]]:
@@ -88,7 +88,7 @@ def _blocks(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
 
 
 class TableWriter:
-    """Writes rows of one table for a file that is joined later. What a format does not have is empty.
+    """Writes rows of one table for a file that is joined later. Methods of other formats return nothing.
 
     Subclasses have `text(rows, first)`, where `first` is the number of the first row in its sheet, or in its list.
     """
@@ -101,11 +101,11 @@ class TableWriter:
         return b""
 
     def take_widths(self) -> list[int]:
-        """The widths of the widest texts of the columns since the last call."""
+        """Returns the width of each column's widest text since the last call."""
         return []
 
     def take_equal(self) -> dict[str, Any]:
-        """The equal neighbours since the last call."""
+        """Returns the equal neighbours to merge since the last call (see `EqualRuns`)."""
         return {}
 
     @property
@@ -113,7 +113,7 @@ class TableWriter:
         return ()
 
     def notes(self) -> dict[str, Any]:
-        """What the joiner has to know about all rows, by the names that it has in the record of a range."""
+        """Returns what the joiner has to know about all rows, as fields of the record of a range."""
         return {}
 
 
@@ -126,7 +126,7 @@ _MOST_KEYS = 500
 
 
 class TypedRow(msgspec.Struct, gc=False):
-    """Subclasses have a slot for each key, and `getters` to read them by key."""
+    """A row with known keys. Subclasses have a slot for each key, and `getters` to read the slots by key."""
 
 
 class _Data(msgspec.Struct):
@@ -186,7 +186,7 @@ Shape = Callable[[Sequence[Row]], Sequence[Row]]
 
 
 def shaped(table: SheetTable) -> Shape:
-    """A function that maps and masks the rows of a table, as its template and the project say."""
+    """Returns a function that maps and masks the rows of a table, as its template and the project say."""
     own = {leaf.name: leaf.style for leaf in leaves(table.template.cols) if leaf.style.map or leaf.style.mask}
     if not own and not table.masks:
         return lambda rows: rows
@@ -195,7 +195,7 @@ def shaped(table: SheetTable) -> Shape:
     def column(name: str) -> Callable[[Any], Any] | None:
         if name not in columns:
             style, hidden = own.get(name), table.masks.get(masked_name(name))
-            # The project's mask comes first: a map of the caller must not tell what it hides.
+            # The project's mask comes first: a map of the caller must not reveal what the mask hides.
             columns[name] = _Shaping(hidden, style).__getitem__ if hidden or style else None
         return columns[name]
 
@@ -222,7 +222,7 @@ def shaped(table: SheetTable) -> Shape:
 
 
 class _Shaping:
-    """What is written for each value of a column. Texts, which tend to repeat, are remembered."""
+    """Maps and masks the values of a column. Results for texts, which tend to repeat, are cached."""
 
     def __init__(self, hidden: Mask | None, style: LeafStyle | None) -> None:
         self._hidden, self._style = hidden, style or PLAIN
@@ -257,7 +257,7 @@ def value_text(value: Any) -> str:
 
 
 def masked(value: Any, mask: Mask) -> Any:
-    """The value with all but a few characters hidden. A value that would stay visible is hidden as a whole."""
+    """Returns the value with all but a few characters hidden; a value too short for that is hidden as a whole."""
     text = value_text(value)
     if not text:
         return value
@@ -279,7 +279,7 @@ _NO_ROW: Row = {}
 
 @dataclass(frozen=True, slots=True)
 class RowHeadTable:
-    """Tables with row heads: rows are grouped by the leaf that they belong to, in bounded memory.
+    """The rows of a table with row heads, grouped by the row head that they belong to, in bounded memory.
 
     Rows are added in any order and read leaf by leaf. The first few thousand are kept in memory; more are compressed
     into a temporary file and read back in chunks.
@@ -293,7 +293,7 @@ class RowHeadTable:
 def gather(
     nodes: tuple[Node, ...], rows: Iterable[Row] | RowBlocks, *, top: int, most: int | None = None
 ) -> RowHeadTable:
-    """Groups rows by leaf. A leaf with fewer rows than its `row_count` gets blank rows, one with more is extended.
+    """Groups rows by the leaves of the row heads. A leaf with fewer rows than its `row_count` gets blank rows.
 
     BadTable as soon as there are more than `most` rows.
     """

@@ -1,4 +1,4 @@
-"""A table: its template, header tree, columns, title, summary and notes."""
+"""One table of an export: its template, heads, columns, texts and warnings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LeafStyle:
     scale: int = 2
     # Whether a totals row shows the sum of the column.
     total: bool = False
-    # What is written in place of values, by their text; `map_default` for all others, None: they stay.
+    # What is written in place of values, by their text, and in place of all others (`map_default`; None: they stay).
     map: tuple[tuple[str, Any], ...] = ()
     map_default: Any = None
     mask: Mask | None = None
@@ -59,7 +59,7 @@ PLAIN = LeafStyle()
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One head cell. The `name` of a leaf is the key of its column (or a row head)."""
+    """One head cell of a template. The `name` of a leaf is the key of its column, or of its row head."""
 
     title: str
     name: str = ""
@@ -80,13 +80,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Without `cols`, the keys of the rows are the columns."""
+    """The heads of a table: trees of columns and of row heads. Without `cols`, the keys of the rows are the columns."""
 
     cols: tuple[Node, ...] = ()
     rows: tuple[Node, ...] = ()
 
     def warnings(self, keys: Sequence[str]) -> list[str]:
-        """Warns of columns that are empty because no row has their key."""
+        """Returns a warning about columns that are empty because no row has their key."""
         unseen = [leaf.name for leaf in leaves(self.cols) if leaf.name not in set(keys)] if keys else []
         more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
         return [f"template: no row has {', '.join(unseen[:5])}{more}, so these columns are empty"] if unseen else []
@@ -120,14 +120,14 @@ def depth(nodes: Sequence[Node]) -> int:
 
 
 def place_columns(nodes: Sequence[Node], *, top: int, left: int) -> list[HeadCell]:
-    """The cells of a column tree whose top left cell is at row `top`, column `left`."""
+    """Returns the cells of a column tree whose top left cell is at row `top`, column `left`."""
     cells: list[HeadCell] = []
     _place(nodes, {}, depth(nodes), top, left, cells)
     return cells
 
 
 def place_rows(nodes: Sequence[Node], counts: Mapping[str, int], *, top: int, left: int) -> list[HeadCell]:
-    """The cells of a row tree: a leaf is as high as its number of rows (`counts`, by leaf name)."""
+    """Returns the cells of a row tree: a leaf is as high as its number of rows (`counts`, by leaf name)."""
     cells: list[HeadCell] = []
     sizes = {leaf.name: max(leaf.row_count, counts.get(leaf.name, 0)) for leaf in leaves(nodes)}
     _place(nodes, sizes, depth(nodes), left, top, cells)
@@ -168,7 +168,7 @@ Texts = Mapping[str, object] | str
 class SheetTable:
     template: Template = NO_TEMPLATE
     title: str = ""
-    # The name of its sheet; by default one that follows from the title.
+    # The name of its sheet; by default, it is made from the title.
     sheet_name: str | None = None
     summary: str = ""
     header: Texts = ""
@@ -183,7 +183,7 @@ class SheetTable:
     auto_width: bool | None = None
     # Whether a footer may come with the last rows. Its row is kept free on every sheet.
     late_footer: bool = False
-    # By `masked_name` of columns: what the project hides, whatever the template says.
+    # The project's masks, by `masked_name` of the column; they hold whatever the template says.
     masks: Mapping[str, Mask] = field(default_factory=dict)
 
 
@@ -199,7 +199,7 @@ class TextRow:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a table; rows and columns count from 1 within the table."""
+    """Where the parts of a table are; rows and columns count from 1 within the table."""
 
     texts: tuple[TextRow, ...]
     head: tuple[HeadCell, ...]
@@ -244,7 +244,7 @@ class Layout:
 
 
 def lay_out(table: SheetTable, keys: Sequence[str] = ()) -> Layout:
-    """Lays out a table; `keys`, those of the rows, are the columns if the template names none."""
+    """Returns the layout of a table. The `keys` of the rows are the columns if the template names none."""
     cols = table.template.cols or tuple(Node(key, key) for key in keys)
     texts = _top_texts(table)
     head_top, head_rows, row_heads = len(texts) + 1, depth(cols), depth(table.template.rows)
@@ -275,12 +275,12 @@ def text_height(lines: int) -> float:
 
 
 def broken(text: str) -> str:
-    """Replaces `<br>`, in any spelling, by a line break."""
+    """Returns the text with line breaks in place of `<br>`, in any spelling."""
     return _BREAK.sub("\n", text)
 
 
 def joined(texts: Texts) -> str:
-    """Joins `key：value` pairs into one line; a value that ends with a line break is followed by a new line."""
+    """Returns `key：value` pairs as one text, on one line except after a value that ends with a line break."""
     if isinstance(texts, str):
         return broken(texts)
     line = ""
@@ -322,7 +322,7 @@ MASKS = ("phone", "id", "card", "email")
 MOST_MAPPED = 1000
 MOST_SHOWN = 64
 LONGEST_FORMAT = LONGEST_LABEL = 255
-# In brackets: colours, conditions, spans of time, figures of other scripts, currencies and languages.
+# What may stand in brackets: colours, conditions, spans of time, digits of other scripts, currencies and languages.
 _BRACKETS = (
     r"\[(?:black|blue|cyan|green|magenta|red|white|yellow|color ?\d{1,2}|(?:[<>]=?|<>|=) ?-?\d+(?:\.\d+)?(?:E[+-]?\d+)?"
     r'|h+|m+|s+|DBNum[1-4]|\$[^\[\]"]*)\]'
@@ -343,6 +343,7 @@ _HEX_COLOR = re.compile(r"#?([0-9A-Fa-f]{6}|[0-9A-Fa-f]{3})")
 
 
 def parse_template(raw: object) -> Template:
+    """Returns a caller's template, parsed from any of its forms. BadTable if it is none of them."""
     if isinstance(raw, str):
         raw = _from_json(raw)
     if not raw:
@@ -415,7 +416,7 @@ def _node(raw: object, where: str, level: int) -> Node:
 
 
 def _beginning(value: object) -> str:
-    """The beginning of a refused value, for an error text."""
+    """Returns the beginning of a refused value, for an error text."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -484,7 +485,7 @@ def _scale(value: object, where: str) -> int:
 
 
 def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: str) -> None:
-    """Refuses a misspelt field, which would otherwise be ignored and leave its column empty."""
+    """Raises BadTable for a misspelt field, which would otherwise be ignored and leave its column empty."""
     unknown = [str(field) for field in raw if field not in allowed]
     if unknown:
         raise BadTable(f"{where} has no field {', '.join(unknown[:5])}: it takes {', '.join(allowed)}")
@@ -508,12 +509,12 @@ def _scalar(value: object, where: str) -> Any:
 
 
 def masked_name(name: str) -> str:
-    """A column's name as masks compare it: none is missed for a blank, or for the case or the width of letters."""
+    """Returns a column's name as masks compare it: without blanks, in lower case and in letters of normal width."""
     return "".join(char for char in normalize("NFKC", name).casefold() if char.isprintable() and char != " ")
 
 
 def parse_mask(value: object, where: str) -> Mask:
-    """A mask as callers write it: a name, or `{start, end}`."""
+    """Returns a mask from what the caller wrote: a name, or `{start, end}`. BadTable if it is neither."""
     if isinstance(value, str) and value in MASKS:
         return value
     if isinstance(value, Mapping) and set(value) <= {"start", "end"}:
@@ -576,7 +577,7 @@ Row = Any
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
-    """All keys of the rows, in the order of their first occurrence."""
+    """Returns all keys of the rows, in the order of their first occurrence."""
     found: dict[str, None] = {}
     last: tuple[str, ...] = ()
     for row in rows:
@@ -592,7 +593,7 @@ def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
 
 
 def column_of(rows: Sequence[Row], key: str) -> list[Any]:
-    """The value of a key in each row, None in rows without it."""
+    """Returns the value of a key in each row; None for rows without it."""
     getters = getattr(type(rows[0]), "getters", None) if rows else None
     if getters is not None:
         return list(map(getters[key], rows)) if key in getters else [None] * len(rows)
@@ -604,7 +605,7 @@ def column_of(rows: Sequence[Row], key: str) -> list[Any]:
 
 @cache
 def letters(column: int) -> str:
-    """The name of a column by its number: 1 is A, 27 is AA."""
+    """Returns the letters of a column's number: 1 is A, 27 is AA."""
     name = ""
     while column > 0:
         column, rest = divmod(column - 1, 26)
@@ -613,7 +614,7 @@ def letters(column: int) -> str:
 
 
 def columns_of(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Any]]:
-    """`column_of` of all keys, in fewer calls for typed rows."""
+    """Returns `column_of` for each key, in fewer calls if the rows are typed."""
     getters = getattr(type(rows[0]), "getters", None) if rows else None
     if getters is None:
         if rows and len(keys) > 1:
@@ -627,7 +628,7 @@ def columns_of(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Any]]:
 
 
 def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
-    """The rows of a list or of `{group: rows}`; with groups, each row gets the name of its group as a key.
+    """Returns the rows of a list or of `{group: rows}`; with groups, each row gets the name of its group as a key.
 
     An object of rows, `{"0": row, "2": row}`, counts as a list: PHP writes one if a list lacks an index.
     """
@@ -639,7 +640,7 @@ def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
 
 
 def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
-    """BadTable if the rows cannot be a sheet with this template."""
+    """Raises BadTable if the rows cannot be written to a sheet with this template."""
     if not excel:
         return
     if not template.cols and len(keys_of(rows)) > MAX_COLUMNS:
@@ -657,13 +658,14 @@ def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
 
 
 def _has_rows(data: Mapping[Any, object]) -> bool:
-    """Whether the values are rows. With names as keys and such objects as values, they are groups of rows."""
+    """Whether the values of an object are rows. They are groups if all have numbers as keys, as PHP's lists do."""
     rows = [row for row in data.values() if isinstance(row, dict)]
     if not rows or len(rows) < len(data):
         return False
     if not all(row and all(map(_is_index, row)) for row in rows):
         return True
-    # Lists of PHP, of groups whose names may be years; or rows of numbered cells, which are no objects.
+    # All inner keys are numbers: either lists of PHP, whose group names may be years, or rows with numbered cells. The
+    # cells of rows are not objects.
     return all(map(_is_index, data)) and not all(isinstance(cell, dict) for row in rows for cell in row.values())
 
 
@@ -691,7 +693,7 @@ class Notes:
     refused_values: int = 0
     # By column: values that its total leaves out because they are not numbers.
     not_summed: Counter[str] = field(default_factory=Counter)
-    # Placeholders of lists with numbers as text, over which formulas of a filled template compute.
+    # Placeholders of lists whose numbers are text, although formulas of the filled template compute with them.
     not_added: dict[str, None] = field(default_factory=dict)
 
     def add_totals(self, columns: Iterable[Node], totals: Iterable[Total | None]) -> None:

@@ -25,7 +25,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 def read_exact(text: str | bytes) -> Any:
-    """Parses JSON, with decimals as `Digits`. ValueError for anything that is not JSON or nested too deep.
+    """Returns the parsed JSON, with decimals as `Digits`. ValueError if it is not JSON or nested too deep.
 
     msgspec refuses some input that sources do send (NaN, a byte-order mark, UTF-16, lone surrogates): the slower
     `json` reads it.
@@ -43,7 +43,7 @@ def read_exact(text: str | bytes) -> Any:
 
 
 def write_exact(value: Any) -> bytes:
-    """JSON that `read_exact` reads back unchanged, except that lone surrogates become `?`."""
+    """Returns JSON that `read_exact` reads back unchanged, except that lone surrogates become `?`."""
     try:
         return _encoder.encode(value)
     except (UnicodeEncodeError, OverflowError):
@@ -68,7 +68,7 @@ def digits_of(value: Digits) -> str:
 
 
 def nested_text(value: object) -> str:
-    """An object or a list as the text of one cell."""
+    """Returns an object or a list as the text of one cell."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_without_digits)
     except _HasDigits:
@@ -76,7 +76,7 @@ def nested_text(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value with floats for its decimals; for values that are not cells."""
+    """Returns the value with floats in place of `Digits`; for values that are not cells."""
     if isinstance(value, Digits):
         return float(digits_of(value))
     if isinstance(value, dict):
@@ -104,7 +104,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def number_text(value: float | Digits) -> str:
-    """The number as its source wrote it; NaN and infinities by the names that JavaScript uses."""
+    """Returns the number as its source wrote it; NaN and infinities have the names that JavaScript uses."""
     if isinstance(value, Digits):
         return digits_of(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -113,7 +113,7 @@ def number_text(value: float | Digits) -> str:
 
 
 def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
-    """`number_text` of all values at once; None if some need to be converted one by one."""
+    """Returns `number_text` of each value, in one call; None if some have to be converted one by one."""
     try:
         encoded = _encode(values)
     except OverflowError:
@@ -125,13 +125,16 @@ def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
 
 
 # --- typed texts
-# What the text of a typed column says. None for a value that is not of the type.
+# Values of typed columns, read from text. None for a value that is not of the type.
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
 def moment_of(value: object) -> datetime | None:
-    """The wall time as written, such as 2026-11-18 or 2026/11/18 06:00+08:00: its zone is dropped."""
+    """Returns the date and time as written, such as 2026-11-18 or 2026/11/18 06:00+08:00, without the zone.
+
+    None if the value is not a date.
+    """
     text = value.strip() if isinstance(value, str) else ""
     # Digits alone may be a number, not a date.
     if len(text) < 10 or text[4] not in "-/":
@@ -161,27 +164,30 @@ TRIGGERS = "=+-@＝＋－＠"
 # A spreadsheet drops these before the first visible character; U+FEFF is the byte-order mark.
 STARTERS = frozenset(TRIGGERS + "\t\r\n\x00\ufeff")
 SEPARATORS = ";\t\r\n"
-# What starts like a formula and cannot be one: a sign alone; a number as people write it, such as -1,234.50, -12.5 %,
-# -$5 or -1.234,50; a phone number with its country code. Nothing in it is tried twice, so it takes linear time.
+# Texts that start like a formula and cannot be one: a sign alone; a number as people write it, such as -1,234.50,
+# -12.5 %, -$5 or -1.234,50; a phone number with its country code. The pattern does not backtrack: it takes linear time.
 _AMOUNT = r"(?:\d++(?:\.\d*+)?|\.\d++|\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3})*+,\d++)(?:[eE][+-]?\d++)?"
 AMOUNT = re.compile(rf"[+-]? ?[$€£¥￥]? ?{_AMOUNT} ?%?", re.ASCII)
 _PHONE = r"\+(?=(?:[ ().-]*+\d){6})\d++(?:[ .-]*+\(\d++\)|[ .-]++\d++|(?<=\))\d++)*+"
 _HARMLESS = rf"(?:[-+＋－]|[+-] ?[$€£¥￥]? ?{_AMOUNT} ?%?|{_PHONE})"
 _HARMLESS_TEXT = re.compile(_HARMLESS, re.ASCII)
-# Stands before each text of a column that is checked as a whole. A spreadsheet does not split there.
+# The mark before each text of a column that is checked as a whole. A spreadsheet does not split a line at it.
 MARK = "\x1e"
 _MARKED = re.compile(rf"{MARK}(?=[{re.escape(''.join(sorted(STARTERS)))}])(?!{_HARMLESS}(?:{MARK}|\Z))", re.ASCII)
 
 
 @cache
 def _inner(separators: str, end: str = "") -> re.Pattern[str]:
-    """The places after a separator where a formula begins, in texts that also end at `end`."""
+    """Returns a pattern for the places after a separator where a formula begins. Texts may also end at `end`."""
     at, past = re.escape(separators), re.escape(separators + end)
     return re.compile(rf'(?<=[{at}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_HARMLESS}(?:[{past}"]|\Z))', re.ASCII)
 
 
 def guard(text: str, separators: str = SEPARATORS) -> str:
-    """`text`, safe for a spreadsheet that splits at `separators`; what only looks like a formula is unchanged."""
+    """Returns the text with an apostrophe before each part that a spreadsheet would run as a formula.
+
+    The spreadsheet may split lines at `separators`. Text that only looks like a formula is unchanged.
+    """
     if not text:
         return text
     if any(separator in text for separator in separators):
@@ -192,7 +198,7 @@ def guard(text: str, separators: str = SEPARATORS) -> str:
 
 
 def guard_all(marked: str, separators: str = SEPARATORS) -> str:
-    """`guard` of many texts: each follows a MARK and has none itself."""
+    """Returns `guard` of many texts in one text: each follows a MARK, and none contains one."""
     if any(separator in marked for separator in separators):
         marked = _inner(separators, MARK).sub(r"\1'", marked)
     return _MARKED.sub(f"{MARK}'", marked)
@@ -210,7 +216,7 @@ _ESCAPE_LOOKALIKE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
 
 
 def clean(text: str) -> str:
-    """Removes characters that XML does not allow, and cuts the text to the length of a cell (in UTF-16 units)."""
+    """Returns the text without characters that XML forbids, cut to the length of a cell (in UTF-16 units)."""
     text = _FORBIDDEN.sub("", text)
     if "\r" in text:
         # XML parsers normalise line breaks; openpyxl, which writes the heads, escapes them.
@@ -226,7 +232,7 @@ def is_cut(text: str) -> bool:
 
 
 def is_printable(text: str) -> bool:
-    """Whether the text needs no `clean`. In JSON, control characters have a backslash: that is found sooner."""
+    """Whether the text needs no `clean`. Finding the backslash of control characters in JSON is faster."""
     return (text.isascii() and b"\\" not in _encode(text)) or text.isprintable()
 
 
@@ -239,25 +245,25 @@ def escape(text: str) -> str:
 
 
 def text_element(text: str) -> str:
-    """The `<t>` element of a cell; leading and trailing spaces and line breaks need `xml:space`."""
+    """Returns the `<t>` element of a cell; leading and trailing spaces and line breaks need `xml:space`."""
     text = clean(text)
     keep = text[:1].isspace() or text[-1:].isspace() or "\n" in text
     return f'<t xml:space="preserve">{escape(text)}</t>' if keep else f"<t>{escape(text)}</t>"
 
 
 # --- text width
-# The width of text on a screen, in digits of the default font: Chinese characters and emoji take two.
+# The width of text on a screen, in digits of the default font. Chinese characters and emoji are as wide as two digits.
 
 
 def width_of(text: str) -> int:
-    """The width of its longest line."""
+    """Returns the width of the text's longest line, in digits of the default font."""
     if text.isascii() and "\n" not in text:
         return len(text)
     return max(map(_line_width, text.split("\n")))
 
 
 def lines_of(text: str, width: float) -> int:
-    """How many lines the text takes at this width."""
+    """Returns how many lines the text takes at this width."""
     return sum(max(1, -(-_line_width(line) // max(1, int(width)))) for line in text.split("\n"))
 
 

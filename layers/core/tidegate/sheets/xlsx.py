@@ -39,7 +39,7 @@ _LONGEST = 31
 
 
 def check_sheet_names(tables: Sequence[SheetTable], *, together: bool) -> None:
-    """BadTable if Excel would not take the callers' names of sheets, or if a sheet could not get its own."""
+    """Raises BadTable if Excel would refuse a caller's sheet name, or if two sheets would get the same one."""
     wanted = [clean(table.sheet_name or ("" if together else table.title)).casefold() for table in tables]
     for table in tables:
         name = table.sheet_name
@@ -57,7 +57,7 @@ def check_sheet_names(tables: Sequence[SheetTable], *, together: bool) -> None:
 
 
 def sheet_name(title: str, taken: set[str]) -> str:
-    """A name for the next sheet; `taken` has those of the sheets before, in lower case, and gets this one."""
+    """Returns a name for the next sheet, and adds it to `taken`, the names so far in lower case."""
     base = cut_units(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{len(taken) + 1}"
     name, again = base, 2
     while name.casefold() in taken or name.casefold() == "history":
@@ -81,19 +81,19 @@ class TableRows:
     table: SheetTable
     keys: Sequence[str]
     rows: Iterable[Row] | RowBlocks
-    # How many rows there are; a filled template has to know it before they come.
+    # How many rows there are; a filled template has to know it before the rows come.
     count: int = 0
 
 
 def xlsx_chunks(
     tables: Sequence[TableRows], *, multi_type: str = "page", sheet_rows: int = SHEET_ROWS, notes: Notes | None = None
 ) -> Iterator[Chunk]:
-    """The bytes of the workbook. `page` puts tables below each other on a sheet, `tab` on a sheet each."""
+    """Yields the bytes of the workbook. `page`: all tables below each other on one sheet; `tab`: a sheet for each."""
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()))
 
 
 def laid_out(table: SheetTable, keys: Sequence[str], sample: Sequence[Row]) -> tuple[Layout, list[float]]:
-    """The layout of a table and its column widths, measured by `sample`, its first rows."""
+    """Returns (layout, column widths) of a table. Widths are measured with `sample`, its first rows."""
     columns = [key for key in keys if key != ROW_HEAD] if table.template.rows else keys
     layout = lay_out(table, columns)
     widths = column_widths(table, layout, sample)
@@ -101,7 +101,7 @@ def laid_out(table: SheetTable, keys: Sequence[str], sample: Sequence[Row]) -> t
 
 
 class _Book:
-    """The entries of the workbook's zip; each sheet continues with the tables that are left."""
+    """Yields the entries of the workbook's zip; each sheet starts with the first table that is not finished."""
 
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
         rows = [RowBlocks.from_rows(each.rows) for each in tables]
@@ -130,7 +130,7 @@ class _Book:
     def _sheet(self) -> Iterator[Chunk]:
         first = self._streams[0]
         before, after = self._frame.edges(0 if self._together else first.index)
-        # The widths of the columns stand before the rows that they follow from.
+        # The widths of the columns precede the rows, but are only known after them.
         top, widths = Later(), list[list[float]]()
         yield top
         row, last_col, merges, done, data_end = 0, 1, list[str](), 0, 0
@@ -162,7 +162,7 @@ class _Book:
 
 
 class _TableStream:
-    """The heads, rows and footer of one table; continues on another sheet if one is full."""
+    """Writes the heads, rows and footer of one table; it continues on another sheet when one is full."""
 
     def __init__(self, index: int, table: SheetTable, rows: RowBlocks, book_frame: Frame, sheet_rows: int) -> None:
         self.index, self.table = index, table
@@ -193,14 +193,14 @@ class _TableStream:
         return self._rows.more()
 
     def grown(self) -> list[float]:
-        """The widths of the columns that the rows on the present sheet need."""
+        """Returns the column widths that the table's rows on the current sheet need."""
         return grown(self._frame, self.writer.take_widths(), () if self.more() else self.writer.sums)
 
     def fits_below(self, row: int) -> bool:
         return row + GAP_ROWS + self._needs <= self._sheet_rows
 
     def flow(self, above: int, merges: list[str]) -> Iterator[tuple[bytes, int]]:
-        """Yields pieces of XML and the number of rows in each, until the rows or the sheet end."""
+        """Yields (XML, number of rows in it) until the table or the sheet ends."""
         layout = self.layout
         self._begun += 1
         self._above = above

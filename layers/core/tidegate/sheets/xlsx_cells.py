@@ -36,8 +36,8 @@ from tidegate.sheets.values import (
 # --- typed cells
 # Cells of columns with a type in the template. A function returns None for a value that is not of its type.
 #
-# A cell is made from the closing quote of its reference on, `" s="1"><v>5</v></c>`: what precedes it, `<c r="B7`, is
-# the same for a whole column but for the number of the row.
+# The text of a cell begins with the closing quote of its reference, `" s="1"><v>5</v></c>`: what precedes it,
+# `<c r="B7`, differs within a column only in the row number.
 
 _BIGGEST = 9.99999999999999e307
 # Excel has no smaller numbers.
@@ -62,7 +62,7 @@ def _number(value: object, style: int) -> str | None:
 
 
 def _percent(value: object, style: int) -> str | None:
-    """Accepts 0.125 and "12.5%"."""
+    """Returns the cell of a share such as 0.125 or "12.5%"."""
     text = value.strip() if isinstance(value, str) else ""
     number = text[:-1].strip()
     if text.endswith("%") and _is_exact_number(number):
@@ -77,7 +77,7 @@ def _date(value: object, style: int) -> str | None:
 
 
 def _datetime(value: object, style: int, zero: datetime = _DAY_ZERO, first: datetime = _FIRST_DAY) -> str | None:
-    """The wall time as written: Excel has no time zones, so the offset is dropped."""
+    """Returns the cell of a date and time as written: the offset is dropped, because Excel has no time zones."""
     moment = moment_of(value)
     if moment is None or moment < first:
         return None
@@ -92,7 +92,7 @@ def _boolean(value: object, style: int) -> str | None:
 
 
 def _link(value: object, style: int, label: str = "") -> str | None:
-    """A HYPERLINK formula: a hyperlink list needs row numbers, and Excel accepts only 65,530 entries."""
+    """Returns a cell with a HYPERLINK formula: a list of hyperlinks needs row numbers, and may have only 65,530."""
     if not isinstance(value, str):
         return None
     text = clean(value.strip())
@@ -104,12 +104,12 @@ def _link(value: object, style: int, label: str = "") -> str | None:
 
 
 def cut_units(text: str, units: int) -> str:
-    """Cuts text to a number of UTF-16 units; most emoji count as two."""
+    """Returns the text cut to a number of UTF-16 units; most emoji count as two."""
     return text.encode("utf-16-le")[: units * 2].decode("utf-16-le", "ignore")
 
 
 class LabelledLink(str):
-    """An address with the text that its cell shows."""
+    """The address of a link, with the text that its cell shows as `label`."""
 
     label = ""
 
@@ -180,7 +180,7 @@ _SURELY_FITS = MAX_CELL_UNITS // 2
 _SURELY_EXACT = 15
 _SEP = "`"
 _CACHED_CELLS = 4096
-# The range of doubles spans 632 decimal places: a sum is exact, whatever the order of its numbers.
+# The range of doubles spans 632 decimal places, so sums are exact, whatever the order of their numbers.
 _EXACT = Context(prec=700)
 # Shorter texts without an exponent are certainly within the range of a double.
 _SURELY_FINITE = 300
@@ -204,7 +204,7 @@ class Column:
     wrapped: float = 0.0
     # The style of its booleans, which need their own number format.
     boolean_style: int | None = None
-    # Whether its width follows its numbers. Others are rounded to the width that their column has.
+    # Whether it is made wide enough for its numbers. In other columns, programs round numbers to the width.
     measured: bool = False
     # What its links show: a text, or what the row has under this key.
     label: str | None = None
@@ -213,7 +213,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Texts, as `wire` makes them, and the markup before and after each; cells at the indexes `blanks` are blank."""
+    """Cells of one column: their texts, as `wire` makes them, and the markup before and after each text.
+
+    The cells at the indexes `blanks` are blank.
+    """
 
     before: str
     texts: list[str]
@@ -246,7 +249,7 @@ class Total:
 
     @property
     def as_number(self) -> str | None:
-        """The text of a number cell; None if only a text cell has the right figure."""
+        """The text of a number cell; None if only a text cell shows all digits."""
         if not abs(self.amount) < _BIGGEST_FLOAT:
             return None
         if self.fixed and len(_EXACT.normalize(self.amount).as_tuple().digits) > _SHOWN_DIGITS:
@@ -296,13 +299,13 @@ class ColumnWriter:
 
     @property
     def is_to_count(self) -> bool:
-        """Whether its numbers are meant to be added: not in a column of texts."""
+        """Whether numbers of the column are meant to be added: false for a column of texts."""
         return self._kind != "string"
 
     def look_for_number_texts(self, values: list[Any], made: Cells) -> None:
         if self.has_number_texts or not self.is_to_count or made.before == self._number[0]:
             return
-        # A source that sends numbers as texts, as PHP does, does so in all rows: a few of them tell.
+        # A source that sends numbers as texts, as PHP does, does so in all rows: a few rows show it.
         few = values[:: 1 + len(values) // 64 * 20] if self._kind is None else ()
         self.has_number_texts = any(type(value) is str and is_countable(value) for value in few)
         if not self.has_number_texts and not made.before:
@@ -313,7 +316,7 @@ class ColumnWriter:
             )
 
     def _measure(self, values: list[Any], made: Cells) -> None:
-        """Only numbers are measured: those that do not fit show as ###, while a text is cut at its neighbour."""
+        """Updates `widest`, from numbers only: a number that does not fit shows as ###, a text is only cut off."""
         if made.before == self._number[0]:
             longest = max(map(len, made.texts))
         elif made.before == self._text[0] or self._kind is None:
@@ -406,7 +409,7 @@ class ColumnWriter:
 
 
 def shown_text(value: object) -> str:
-    """The text of a cell, as far as its width matters."""
+    """Returns the text of a cell, cut where it no longer matters for the width."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -415,12 +418,12 @@ def shown_text(value: object) -> str:
 
 
 def is_countable(text: str) -> bool:
-    """Whether a reader of the text expects it in a sum: an amount, or hours such as 08:30."""
+    """Whether people would expect this text in a sum: an amount, or hours such as 08:30."""
     return bool(_COUNTABLE.fullmatch(text.strip()))
 
 
 class _CellCache(dict[str | None, str]):
-    """Cells by text. Numbers are not cached: 1, 1.0 and True are the same key but different cells."""
+    """A cache of cells by text. Numbers are not cached: 1, 1.0 and True are the same key but different cells."""
 
     def __init__(self, writer: ColumnWriter) -> None:
         self._writer = writer
@@ -435,7 +438,7 @@ class _CellCache(dict[str | None, str]):
 
 
 def wire(text: str) -> str:
-    """The UTF-8 bytes of the text, each as the character with that code."""
+    """Returns the UTF-8 bytes of the text as a string: each byte as the character with that code."""
     return text if text.isascii() else text.encode().decode("latin-1")
 
 
@@ -448,12 +451,12 @@ def text_cell(text: str, style: int) -> str:
 
 
 def placed(cells: Iterable[str], row: int, first: int = 1) -> str:
-    """The cells with their references, in this row from column number `first` on."""
+    """Returns the cells of a row with their references, from column number `first` on."""
     return "".join(f'<c r="{letters(column)}{row}{cell}' for column, cell in enumerate(cells, first))
 
 
 def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
-    """The numbers of a column of plain decimals, in a few calls; None if one of its texts needs a closer look."""
+    """Returns the numbers of a column of plain decimals, in a few calls; None if a text may be something else."""
     try:
         if "".join(texts).translate(_WITHOUT_DIGITS) or max(map(len, texts)) > _SURELY_FINITE:
             return None
@@ -463,7 +466,7 @@ def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
 
 
 def _amount(value: object, kind: str | None) -> Decimal | None:
-    """The summand of a value for the total of its column; None if it is not a number."""
+    """Returns what a value adds to the total of its column; None if it is not a number."""
     if isinstance(value, str):
         text, places = value.strip(), 0
         if kind == "percent" and text.endswith("%"):
@@ -476,7 +479,7 @@ def _amount(value: object, kind: str | None) -> Decimal | None:
 
 
 def _decimal(text: str) -> Decimal | None:
-    """None for what a double cannot hold, such as 1e999999: computing with it takes long or fails."""
+    """Returns the number; None if a double cannot hold it: computing with 1e999999 takes long or fails."""
     if len(text) > _SURELY_FINITE or "e" in text or "E" in text or "N" in text or "I" in text:
         number = float(text)
         if not number:
@@ -487,9 +490,9 @@ def _decimal(text: str) -> Decimal | None:
 
 
 def _plain_texts(values: list[str]) -> list[str] | None:
-    """The values, escaped and as `wire` makes them; None if one of them needs other markup."""
+    """Returns the values, escaped and as `wire` makes them; None if one of them needs other markup."""
     body = _SEP.join(values)
-    # To look for one character takes a tenth of the time that two take.
+    # Looking for one character takes a tenth of the time of looking for two.
     if not is_printable(body) or ("_" in body and "_x" in body):
         return None
     if len(body) > _SURELY_FITS and max(map(len, values)) > _SURELY_FITS:
@@ -504,7 +507,7 @@ def _plain_texts(values: list[str]) -> list[str] | None:
 
 
 def _exact_numbers(values: list[Any], types: set[type]) -> list[str] | None:
-    """The texts of the numbers; None if Excel cannot hold one of them exactly."""
+    """Returns the texts of the numbers; None if Excel may not hold one of them exactly."""
     texts = number_texts(values, types)
     if types == {float} and texts is not None:
         # They have neither exponents nor NaN.
@@ -513,7 +516,7 @@ def _exact_numbers(values: list[Any], types: set[type]) -> list[str] | None:
     if types == {int}:
         return texts if max(map(len, texts)) <= _SURELY_EXACT else None
     joined = ",".join(texts)
-    # Perhaps larger or smaller than what Excel has: a closer look is needed.
+    # A number may be out of Excel's range: each has to be checked.
     if "N" in joined or "I" in joined or "e+3" in joined or "e-3" in joined:
         return None
     if types == {float}:
@@ -562,25 +565,25 @@ class RowWriter:
 
     @property
     def sums(self) -> list[Total | None]:
-        """The totals of the columns that have one; None for the others."""
+        """The total of each column; None for columns without one."""
         return [column.total for column in self._columns]
 
     def take_widths(self) -> list[int]:
-        """The widths of the widest texts since the last call: a sheet is as wide as its own rows need."""
+        """Returns the width of each column's widest text since the last call, so that each sheet is measured alone."""
         widths = [column.widest for column in self._columns]
         for column in self._columns:
             column.widest = 0
         return widths
 
     def xml(self, rows: Sequence[Row], first: int, heads: Sequence[str] | None = None) -> bytes:
-        """The XML of the rows, the first of which is row `first` of its sheet; `heads` precede the cells of each."""
+        """Returns the XML of the rows; the first is row `first` of its sheet. `heads`: the XML of each row's heads."""
         count = len(rows)
         numbers = number_texts(list(range(first, first + count)), {int}) or []
         columns = columns_of(rows, self._keys)
         for at, key in self._labels:
             columns[at] = list(map(labelled, columns[at], column_of(rows, key)))
         laid = [writer.cells(values) for writer, values in zip(self._columns, columns, strict=True)]
-        # A row, with empty slots for what differs: its number, its heads, and the number and the text of each cell.
+        # A row with empty slots for its number, its heads, and the row number and the text of each cell.
         line = ['<row r="', "", self._opened, "", ""] if heads is not None else ['<row r="', "", self._opened]
         cells_from = len(line)
         for start, cells in zip(self._starts, laid, strict=True):
@@ -604,7 +607,7 @@ class RowWriter:
         return "".join(flat).encode("latin-1")
 
     def _heights(self, rows: Sequence[Row]) -> list[str]:
-        """The end of each row's start tag, with the height of its wrapped texts: not every program measures them."""
+        """Returns the end of each row's start tag, with the height of wrapped texts, which not all programs measure."""
         lines = [1] * len(rows)
         for key, width in self._wrapped:
             needed = (lines_of(value, width) if type(value) is str else 1 for value in column_of(rows, key))

@@ -1,4 +1,4 @@
-"""What surrounds the rows of a sheet: widths, heads, footers, styles, the package's parts."""
+"""All of a workbook but its rows of data: widths, heads, footers, styles and the other parts of the file."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from tidegate.sheets.xlsx_cells import (
 )
 
 # --- widths
-# Column widths: from the template, else measured: the heads and the first rows decide the heights of texts and the
-# orientation of the page, all rows and the totals how wide the columns of a sheet are.
+# Column widths: from the template, or measured. The heads and the first rows decide the heights of texts and the
+# orientation of the page; all rows and the totals decide how wide the columns of a sheet are.
 
 # Excel's default.
 DEFAULT_WIDTH = 8.43
@@ -59,7 +59,7 @@ _PADDING = 2
 _TALLEST = 409.0
 # Extra characters of formatted numbers.
 _TYPE_WIDTHS = {"date": 10, "datetime": 19}
-# In a number format: conditions, escapes, and marks that show nothing themselves.
+# Characters of a number format that show nothing themselves: conditions, escapes and marks.
 _NOT_SHOWN = re.compile(r'\[[^\]]*\]|[_*\\].|[#?,"@]|;.*', re.DOTALL)
 
 
@@ -68,7 +68,7 @@ def is_measured(table: SheetTable) -> bool:
 
 
 def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row]) -> list[float]:
-    """The widths in digits of the default font, starting with the columns of row heads; 0 for Excel's default."""
+    """Returns the width of each column, row heads first, in digits of the default font; 0: Excel's default."""
     measured = is_measured(table)
     given = _digits(table.default_width) if table.default_width else None
     heads = [given or (_row_head_width(table, level) if measured else 0.0) for level in range(layout.row_head_width)]
@@ -82,7 +82,7 @@ def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row]) -> l
 
 
 def with_heights(layout: Layout, widths: Sequence[float]) -> Layout:
-    """The layout with the heights that the texts above and below the data need at these widths."""
+    """Returns the layout with the heights that the texts above and below the data need at these widths."""
     room = sum(width or DEFAULT_WIDTH for width in widths) or DEFAULT_WIDTH
     footer = layout.footer and _fitted(layout.footer, room)
     return replace(layout, texts=tuple(_fitted(line, room) for line in layout.texts), footer=footer)
@@ -96,7 +96,7 @@ def _fitted(line: TextRow, room: float) -> TextRow:
 
 
 def _values(leaf: Node, sample: Sequence[Row]) -> Sequence[object]:
-    """What the cells of a column show, for its width: of labelled links, the labels."""
+    """Returns what the cells of a column show, to measure its width: the labels in place of labelled links."""
     values, style = column_of(sample, leaf.name), leaf.style
     if not style.label and not style.label_key:
         return values
@@ -110,7 +110,7 @@ def _measured(leaf: Node, values: Sequence[object]) -> float:
 
 
 def _needed(style: LeafStyle, widest: int) -> float:
-    """The width of a column whose widest text, before it is formatted, has this width."""
+    """Returns the width that a column needs if its widest text, before formatting, has this width."""
     if not widest:
         return 0.0
     literal = width_of(_NOT_SHOWN.sub("", style.format)) if style.format else 0
@@ -125,13 +125,13 @@ def _needed(style: LeafStyle, widest: int) -> float:
 
 
 def _is_followed(table: SheetTable, style: LeafStyle) -> bool:
-    """Whether the width of a column follows its numbers: a program rounds those without a format to the width."""
+    """Whether a column is widened for its numbers: numbers without a format are rounded to the column's width."""
     formatted = style.type in NUMERIC - {None} or (style.format and style.type is None)
     return bool(is_measured(table) and (formatted or style.total) and not (style.width or table.default_width))
 
 
 def grown(frame: TableFrame, widest: Sequence[int], sums: Sequence[Total | None] = ()) -> list[float]:
-    """The widths that a table needs on a sheet, from its widest texts there and the totals below them."""
+    """Returns the column widths that a table needs on a sheet, from its widest texts and totals there."""
     heads = frame.layout.row_head_width
     widths = list(frame.widths)
     if sums:
@@ -145,7 +145,7 @@ def grown(frame: TableFrame, widest: Sequence[int], sums: Sequence[Total | None]
 
 
 def cols_xml(tables: Sequence[Sequence[float]]) -> str:
-    """The widths of a sheet's columns, of which each of its tables has its own."""
+    """Returns the `<cols>` element of a sheet; each column is as wide as the widest of the sheet's tables needs."""
     widths = [max(column) for column in zip_longest(*tables, fillvalue=0.0)]
     cols = "".join(
         f'<col min="{col}" max="{col}" width="{width:g}" customWidth="1"/>'
@@ -163,15 +163,15 @@ def _row_head_width(table: SheetTable, level: int) -> float:
 
 
 def _digits(points: float) -> float:
-    """Converts points: Excel measures columns in digits of its default font, 7 pixels each, plus 5 of padding."""
+    """Returns points as Excel's unit of column widths: digits of its font, 7 pixels each, plus 5 of padding."""
     return min(_MOST_DIGITS, max(0.5, (points * 4 / 3 - 5) / 7))
 
 
 # --- frame
 # The styled frame of a workbook, made by openpyxl: styles, heads, widths, print set-up.
 #
-# Rows are streamed into it later. The heads are cut out of the saved frame as XML, and get the row numbers of the place
-# where the rows above them end.
+# Rows are streamed into it later. The heads are taken from the saved frame as XML, and get the row numbers that follow
+# the rows above them.
 
 _THIN = Border(*(Side(style="thin"),) * 4)
 _HEAD_FILL = PatternFill("solid", start_color="FFDFDFDF")
@@ -199,7 +199,7 @@ class TableFrame:
     head_style: int
     footer_style: int
     total_styles: tuple[int, ...]
-    # Of the columns of row heads and of data, measured by the heads and the first rows; 0 for Excel's default.
+    # Widths of the columns of row heads and of data, measured by the heads and the first rows; 0: Excel's default.
     widths: tuple[float, ...]
 
 
@@ -214,7 +214,7 @@ class SheetInfo:
 
 
 class Frame:
-    """`widths` has the column widths of each table, 0 for Excel's default."""
+    """A workbook without its rows of data. `widths` has the column widths of each table; 0: Excel's default."""
 
     def __init__(
         self, tables: Sequence[tuple[SheetTable, Layout]], widths: Sequence[Sequence[float]], *, together: bool
@@ -241,18 +241,18 @@ class Frame:
         return [_sheet_xml(sheet) for sheet in self._book.worksheets]
 
     def head_xml(self, index: int, above: int = 0) -> str:
-        """The rows above the data of one table, which begins below the first `above` rows of its sheet."""
+        """Returns the rows above the data of one table as XML; `above` rows of the sheet are above the table."""
         rows = _ROW.findall(self._sheets_xml[index])[: self.tables[index].layout.data_top - 1]
         return _NUMBERING.sub(lambda at: f'{at[1]} r="{at[2]}{int(at[3]) + above}"', "".join(rows))
 
     def edges(self, index: int) -> tuple[str, str]:
-        """The XML before a sheet's columns, and after its merges."""
+        """Returns (XML before a sheet's columns, XML after its merged cells)."""
         before, _, rest = self._sheets_xml[index].partition("<sheetData")
         _, _, after = rest.partition("</sheetData>")
         return _DIMENSION.sub("", before), after
 
     def parts(self, sheets: Sequence[SheetInfo]) -> Iterator[tuple[str, list[bytes]]]:
-        """All parts of the finished workbook except the sheets. Replaces the drafts, so call it last."""
+        """Yields (name, content) of all parts of the workbook except the sheets. Call it last: it drops the drafts."""
         for draft in self._book.worksheets:
             self._book.remove(draft)
         for info in sheets:
@@ -377,25 +377,25 @@ class _Draft:
 
 
 def _sheet_xml(sheet: Worksheet) -> str:
-    """One sheet, without saving the whole workbook, which takes five times as long."""
+    """Returns the XML of one sheet. Saving the whole workbook would take five times as long."""
     writer = WorksheetWriter(sheet, io.BytesIO())
     writer.write()
     return writer.read().decode()
 
 
 def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = False) -> Font:
-    """A font of the workbook's default family; without a name, programs choose another."""
+    """Returns a font with the name of the workbook's default font; without a name, programs choose another font."""
     underline: Literal["single"] | None = "single" if link else None
     return Font(name="Calibri", family=2, size=size, bold=bold, color=color, underline=underline)
 
 
 def _boolean_format(style: LeafStyle) -> str:
-    """The number format of booleans: the caller's for a boolean column; other formats would show them as 1 and 0."""
+    """Returns the number format for booleans: the caller's only in a boolean column; others would show 1 and 0."""
     return (style.format if style.type == "boolean" else None) or BOOLEAN_FORMAT
 
 
 def _is_frozen(table: SheetTable, layout: Layout) -> bool:
-    """Whether the heads are frozen: not by default if they are so high that they would fill the window."""
+    """Whether the heads stay visible when scrolling; by default not if they are so high that they fill the window."""
     return layout.top_height <= _TALLEST_FROZEN if table.freeze is None else table.freeze
 
 
@@ -407,14 +407,14 @@ def _is_narrow(widths: Sequence[float]) -> bool:
 # The parts of a sheet besides its rows of data: totals, footer, merged cells, filter, page breaks.
 
 _LONGEST_IDENTITY = 64
-# Merged cells of the data of a sheet: Excel gets slow with many.
+# The most merged cells in the data of a sheet: Excel gets slow with many.
 MOST_MERGED = 60_000
 # Rows that fit on a portrait A4 page.
 PRINTED_ROWS = 45
 
 
 def totals_row(frame: TableFrame, sums: Sequence[Total | None], row: int, rows: tuple[int, int] | None) -> str:
-    """The row of totals, number `row`; `rows` are the first and last row of the data if all of it is on this sheet."""
+    """Returns the row of totals as XML. `rows`: the first and last row of the data, if all of it is on this sheet."""
     layout = frame.layout
     cells = [blank_cell(frame.head_style)] * layout.row_head_width
     for at, (total, style) in enumerate(zip(sums, frame.total_styles, strict=True)):
@@ -446,7 +446,7 @@ def footer_row(frame: TableFrame, row: int) -> str:
 def end_rows(
     frame: TableFrame, sums: Sequence[Total | None], row: int, merges: list[str], data_rows: tuple[int, int] | None
 ) -> tuple[str, int]:
-    """The XML of the rows below the data, which ends in row `row`, and the number of the last of them."""
+    """Returns (XML of the rows below the data, number of the last of them). The data ends in row `row`."""
     ending, layout = "", frame.layout
     if layout.has_totals:
         row += 1
@@ -460,7 +460,7 @@ def end_rows(
 
 
 def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence[int] = ()) -> str:
-    """The XML after the rows; `breaks` are the rows after which a new printed page begins."""
+    """Returns the XML after the rows. `breaks`: the rows after which a new printed page begins."""
     if breaks:
         marks = "".join(f'<brk id="{row}" max="16383" man="1"/>' for row in breaks)
         count = f'count="{len(breaks)}" manualBreakCount="{len(breaks)}"'
@@ -471,9 +471,9 @@ def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence
 
 
 class EqualRuns:
-    """Runs of equal neighbours down the columns that the template merges, in the rows of a sheet or a part of it.
+    """Finds runs of equal cells below each other in the columns that the template merges, in (a part of) a sheet.
 
-    A run of a column ends where one of a merged column to its left ends. Blank cells are not merged.
+    A run ends where a run in a merged column to its left ends. Blank cells are not merged.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -483,8 +483,8 @@ class EqualRuns:
     def _clear(self) -> None:
         self._rows, self._first, self._last = 0, tuple[str, ...](), tuple[str, ...]()
         self._starts = [0] * len(self._keys)
-        # Each: the number of the merged column, its first row, its last row. A run that begins at row `_past` or below
-        # is one too many, and is not kept: those of a million rows would fill the memory.
+        # (number of the merged column, first row, last row). Runs that begin at row `_past` or below exceed
+        # MOST_MERGED and are not kept: those of a million rows would fill the memory.
         self._runs: list[tuple[int, int, int]] = []
         self._past = MAX_ROWS
 
@@ -505,7 +505,7 @@ class EqualRuns:
                 self._past = self._rows
 
     def take(self) -> dict[str, Any]:
-        """The runs since the last call, and what is needed to join them with those of the rows around them."""
+        """Returns the runs since the last call, with what is needed to join them with the runs before and after."""
         for at in range(len(self._keys)):
             self._close(at)
         part = {"rows": self._rows, "first": list(self._first), "last": list(self._last), "runs": self._runs}
@@ -514,7 +514,7 @@ class EqualRuns:
 
 
 def _identity(value: object) -> str:
-    """Equal for equal cells; empty for blank ones."""
+    """Returns a short text that is equal for equal cells; empty for blank ones."""
     if value is None or value == "":
         return ""
     if isinstance(value, str) and len(value) <= _LONGEST_IDENTITY:
@@ -523,16 +523,19 @@ def _identity(value: object) -> str:
 
 
 def _agreeing(above: Sequence[str], below: Sequence[str]) -> int:
-    """How many of the first columns have equal cells that are not blank."""
+    """Returns how many columns, from the first one on, have equal cells that are not blank."""
     pairs = zip(above, below, strict=False)
     return next((at for at, (old, new) in enumerate(pairs) if not new or old != new), len(above))
 
 
 def merged_cells(layout: Layout, parts: Sequence[Mapping[str, Any]], first_row: int) -> list[str]:
-    """The merged cells in the data of a sheet. The data begins at row `first_row`, and its parts follow each other."""
+    """Returns the elements of merged cells in the data of a sheet, from its parts in order.
+
+    The data begins at row `first_row`.
+    """
     columns = [at for at, leaf in enumerate(layout.columns, layout.row_head_width + 1) if leaf.style.merge]
     found, offset, last = list[tuple[int, int, int]](), 0, list[str]()
-    # By column: where the run began that the last part ended with.
+    # By column: the row at which the run began that the last part ended with.
     open_since = [0] * len(columns)
     for part in parts:
         if not part["rows"]:
@@ -560,7 +563,7 @@ def merged_cells(layout: Layout, parts: Sequence[Mapping[str, Any]], first_row: 
 
 
 def filter_range(table: SheetTable, layout: Layout, last_row: int) -> str:
-    """The range of the autofilter: leaf heads and data. Empty with merged cells, which a filter would break."""
+    """Returns the range of the autofilter: lowest heads and data. Empty with merged cells, which filters break."""
     if table.autofilter is False or layout.row_head_width or not layout.head_rows or not layout.columns:
         return ""
     if any(leaf.style.merge for leaf in layout.columns):
@@ -575,7 +578,7 @@ def sheet_info(name: str, layout: Layout, row: int, last_col: int, *, alone: boo
 
 
 def page_breaks(starts: Sequence[int], last_row: int) -> Sequence[int]:
-    """Where printed pages begin: at each table, unless all tables fit on one page."""
+    """Returns the rows after which a printed page begins: before each table, unless all tables fit on one page."""
     return starts if last_row > PRINTED_ROWS else ()
 
 

@@ -1,4 +1,4 @@
-"""Zip and gzip streams, written without going back."""
+"""Zip and gzip streams, written from beginning to end without seeking."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def local_header(entry: ZipEntry) -> bytes:
 
 
 def directory(entries: Sequence[tuple[ZipEntry, int]], start: int) -> bytes:
-    """The directory of the archive, at offset `start`; entries are given with their offsets."""
+    """Returns the directory of the archive, which is at offset `start`; entries are given with their offsets."""
     records = b"".join(_central_record(entry, offset) for entry, offset in entries)
     end, count = start + len(records), len(entries)
     tail = b""
@@ -112,10 +112,10 @@ Entry = tuple[str, Iterable[Chunk]]
 
 
 def zip_stream(entries: Iterable[Entry], *, stored: bool = False, password: str | None = None) -> Iterator[Chunk]:
-    """The bytes of a zip; the chunks of an entry are read only when they are written.
+    """Yields the bytes of a zip; the chunks of an entry are read only when they are written.
 
     With `stored`, entries are not compressed; they may be archives with headers that are filled in later. With a
-    password, entries are encrypted, and a stored one is held in memory.
+    password, entries are encrypted, and a stored one is kept in memory.
     """
     written: list[tuple[ZipEntry, int]] = []
     offset = 0
@@ -127,7 +127,7 @@ def zip_stream(entries: Iterable[Entry], *, stored: bool = False, password: str 
             yield from content
             entry = ZipEntry(name, content.crc, content.size, content.packed, content.method)
         else:
-            # Headers that are filled in later have no place in the stream of a cipher before their length is known.
+            # Headers that are filled in later cannot be encrypted in a stream: their bytes are not known in time.
             aes = _Aes([b"".join(content)] if stored else content, password)
             yield from aes
             entry = ZipEntry(name, 0, content.size, aes.packed, content.method, encrypted=True)
@@ -145,7 +145,7 @@ class _Deflated:
         self.crc = self.size = self.packed = 0
 
     def __iter__(self) -> Iterator[Chunk]:
-        """A `Later` becomes a piece of its own: the pieces around it do not refer to its bytes."""
+        """Yields the compressed bytes. A `Later` is compressed by itself: other pieces do not refer to its bytes."""
         packer, late = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW), list[tuple[Later, Later]]()
         # The checksum and size of the bytes up to each `Later`, and after the last.
         pieces = [(0, 0)]
@@ -198,7 +198,7 @@ class _Stored:
 
 
 class _Aes:
-    """The bytes of an entry, encrypted as WinZip's AE-2 says: a salt, AES-256 in counter mode, and an HMAC."""
+    """Encrypts an entry in WinZip's format AE-2: a salt, AES-256 in counter mode, and an HMAC."""
 
     def __init__(self, chunks: Iterable[Chunk], password: str) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher
@@ -208,7 +208,7 @@ class _Aes:
         self._chunks, salt = chunks, token_bytes(16)
         # The format fixes SHA-1 and the number of rounds.
         keys = hashlib.pbkdf2_hmac("sha1", password.encode(), salt, 1000, 66)
-        # Its counters are little-endian, which the counter mode of libraries is not.
+        # The format has little-endian counters, which the counter mode of libraries has not.
         self._block = Cipher(AES(keys[:32]), ECB()).encryptor()  # noqa: S305 - only encrypts counters
         self._hmac = hmac.new(keys[32:64], digestmod="sha1")
         self._head = salt + keys[64:]
