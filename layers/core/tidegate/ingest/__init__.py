@@ -1,6 +1,7 @@
-"""Ingest: brings files into the library. The steps are functions of one object, which the app makes once.
+"""Ingest: brings files into the library, by downloads, subscriptions and archives.
 
-Importing any module of this package runs this file, so it imports the others only when a part is first used.
+The app makes one `Ingest`, which holds what the steps of a request use; each step is a function that takes it.
+Importing any module of this package runs this file, so it imports other modules only when they are first used.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Ingest:
-    """What the steps of ingest use: given by the app, or made from that when it is first used."""
+    """The dependencies of the steps of ingest: some are passed in by the app, the others are made at first use."""
 
     settings: Settings
     clock: Clock
@@ -95,7 +96,10 @@ class Ingest:
         return scan_schedules(self)
 
     def without_file(self, ended: Request) -> list[Any]:
-        """Writes for a request that did not complete: its file becomes `failed`, and the next scan queues it again."""
+        """Returns the writes for a request that did not complete; none if it did.
+
+        Its file becomes `failed`, and the next scan of its subscription queues it again.
+        """
         if ended.status == "completed" or "file_id" not in ended.payload:
             return []
         why = ended.error["detail"] if ended.error else ended.status
@@ -107,7 +111,7 @@ class Ingest:
         return writes
 
     def with_file_again(self, request: Request) -> list[Any]:
-        """Writes for a failed request that is retried: its file is `coming` again, and no scan queues it too."""
+        """Returns the writes for a retry of a failed request: its file is `coming`, and no scan queues it again."""
         payload = request.payload
         if request.type == "verify":
             return list(self.files.verify_again_writes(request.project_id, str(payload["file_id"])))
@@ -121,7 +125,7 @@ class Ingest:
         return writes
 
 
-# Called with the progress, as often as there is some. Raises LeaseLost when this run no longer owns the request.
+# Called with each change of the progress. Raises LeaseLost when this run no longer owns the request.
 Heartbeat = Callable[[Mapping[str, Any]], None]
 
 
@@ -136,7 +140,7 @@ class Step:
     began: float = field(default_factory=time.monotonic)
 
     def turn(self, progress: Callable[[int], Mapping[str, Any]]) -> ReadingTurn:
-        """For reading a file in this invocation. `progress` makes the request's progress of the bytes read."""
+        """Returns what is needed to read a file in this invocation. `progress` makes the progress of the bytes read."""
         from tidegate.files.reading import ReadingTurn, saved_for_request
 
         saved = saved_for_request(self.request.project_id, self.request.request_id)
@@ -145,9 +149,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The result, and what to write when the request ends; or `state`, to continue in another invocation.
+    """What a step returns: the result and the writes for the end of the request, or a `state` to continue from.
 
-    `after` is called once the end is written. A crash may skip it, so it must only clean up.
+    `after` is called when the end is stored. A crash may skip it, so it must only clean up.
     """
 
     result: Mapping[str, Any] = field(default_factory=dict)

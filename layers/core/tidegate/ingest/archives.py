@@ -1,4 +1,4 @@
-"""Archives: unpacked within limits, their entries stored as files of the library."""
+"""Archives: unpacks them within limits and stores their entries as files of the library."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LONGEST_MAGIC = 10
 
 
 class Budget:
-    """How many bytes an archive may unpack to."""
+    """Counts the bytes that an archive unpacks to. BadArchive if they are too many."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -51,7 +51,7 @@ class Budget:
 
 
 class _Decompressor(Protocol):
-    """What bz2 and lzma offer, and `_Gzip` for zlib."""
+    """The methods that decompressors of bz2 and lzma have, and `_Gzip` for zlib."""
 
     @property
     def eof(self) -> bool: ...
@@ -83,7 +83,7 @@ class _Gzip:
 
 
 def _decompressor(start: bytes) -> _Decompressor | None:
-    """The decompressor of data that starts with these bytes; None if the data is not packed."""
+    """Returns a decompressor for data that starts with these bytes; None if the data is not packed."""
     if start.startswith(b"\x1f\x8b\x08"):
         return _Gzip()
     if start.startswith(b"BZh") and start[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
@@ -94,16 +94,16 @@ def _decompressor(start: bytes) -> _Decompressor | None:
 
 
 class Unpacked(io.RawIOBase):
-    """The unpacked bytes of a file, which is taken as it is if it is not packed.
+    """Reads the unpacked bytes of a file; a file that is not packed is read as it is.
 
-    Several packed streams one after the other are one file, as parallel packers write them. What follows the last one
-    is ignored.
+    Several packed streams in a row are one file: parallel packers write such files. Bytes after the last stream are
+    ignored.
     """
 
     def __init__(self, packed: IO[bytes], budget: Budget) -> None:
         self._packed = packed
         self._budget = budget
-        # Bytes that were read and not handed on yet.
+        # Bytes that were read from the file and are not unpacked yet.
         self._read_ahead = packed.read(_LONGEST_MAGIC)
         self._decompressor = _decompressor(self._read_ahead)
         self._plain = self._decompressor is None
@@ -114,7 +114,7 @@ class Unpacked(io.RawIOBase):
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         most = min(len(buffer), _MOST_AT_ONCE)
         if not most:
-            # For zlib, 0 is no limit.
+            # zlib would take 0 as no limit.
             return 0
         found = self._next_packed(most) if self._plain else self._unpack(most)
         self._budget.spend(len(found))
@@ -138,7 +138,7 @@ class Unpacked(io.RawIOBase):
         return ahead or self._packed.read(most)
 
     def _next_stream(self) -> None:
-        """Goes on with the stream that follows, if there is one. Zeros between streams are allowed."""
+        """Begins the next packed stream, if there is one. Zeros between streams are skipped."""
         rest = (self._decompressor.unused_data if self._decompressor else b"") + self._read_ahead
         while len(rest := rest.lstrip(b"\0")) < _LONGEST_MAGIC and (more := self._packed.read(_PACKED_READ)):
             rest += more
@@ -157,17 +157,18 @@ _MOST_GROWTH = 200
 # Up to this size, any growth is harmless.
 _ALWAYS_ALLOWED = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
-# Far more than the directory of a zip with MOST_ENTRIES files needs. zipfile takes ten times as much memory to read it.
+# Far more than a zip's directory of MOST_ENTRIES files needs. zipfile takes ten times as much memory to read it.
 _LARGEST_READ = 16 * 1024 * 1024
-# Far more than the headers of one tar entry, and of MOST_ENTRIES, need. tarfile takes a hundred times as much memory.
+# Far more than the headers of one tar entry, and of MOST_ENTRIES entries, need. tarfile takes a hundred times as much
+# memory to read them.
 _LONGEST_HEADER = 1024 * 1024
 _MOST_HEADERS = 64 * 1024 * 1024
-# Archives of git have one of 52 characters.
+# Archives of git have a global header of 52 characters.
 _LONGEST_GLOBAL_HEADER = 4096
 _HERE = re.compile(r"\A(?:\./)+")
 
-# What the standard library raises on damaged archives. Beside the errors that it documents: ValueError for a name that
-# is not UTF-8, LookupError for an empty name.
+# Errors of the standard library for damaged archives. It does not document ValueError (for a name that is not UTF-8)
+# and LookupError (for an empty name).
 _BROKEN = (
     EOFError,
     LookupError,
@@ -193,11 +194,11 @@ class ArchiveEntry:
 
 
 def entries_of(archive: IO[bytes], size: int) -> Iterator[ArchiveEntry]:
-    """The files of a zip, or of a tar that may be packed with gzip, bzip2 or xz. `size` is that of the archive.
+    """Yields the files of a zip, or of a tar that may be packed with gzip, bzip2 or xz. `size`: bytes of the archive.
 
-    BadArchive for any other file, for links, devices, encrypted entries, paths that leave the archive and too many
-    entries; and, while entries are read, if they unpack to far more than the archive's size. Entries of a zip must be
-    stored or deflated.
+    BadArchive for any other file, for links, devices, encrypted entries, zip entries that are neither stored nor
+    deflated, paths that leave the archive, and too many entries; and, while entries are read, if they unpack to far
+    more bytes than the archive has.
     """
     budget = Budget(max(_ALWAYS_ALLOWED, size * _MOST_GROWTH))
     seen: set[str] = set()
@@ -260,12 +261,12 @@ def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget) 
 
 
 class _TarStream:
-    """The bytes of a tar for tarfile, which needs `tell` and a forward `seek`. Limits how much it takes as headers."""
+    """The bytes of a tar, for tarfile, which needs `tell` and a forward `seek`. Limits the size of headers."""
 
     def __init__(self, source: Unpacked) -> None:
         self._source = io.BufferedReader(source, _CHUNK)  # type: ignore[type-var]
         self._at = 0
-        # What the headers of an entry, and all headers, may still have. None while the content of an entry is read.
+        # How many bytes the headers of this entry, and all headers, may still have. None while content is read.
         self.header_left: int | None = _LONGEST_HEADER
         self._headers_left = _MOST_HEADERS
 
@@ -318,7 +319,7 @@ def _tar_entries(archive: IO[bytes], budget: Budget) -> Iterator[ArchiveEntry]:
 
 
 def _tar_members(opened: tarfile.TarFile, stream: _TarStream) -> Iterator[tarfile.TarInfo]:
-    """All entries, also folders and links. Keeps none of them: each holds its extended headers."""
+    """Yields all entries, also folders and links. Keeps none of them in memory: each holds its extended headers."""
     count = 0
     while info := opened.next():
         count += 1
@@ -344,7 +345,7 @@ def _tar_chunks(opened: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[byte
 
 
 def _short_name(name: str) -> str:
-    """For an error text, which is stored: a name in a tar may have a megabyte."""
+    """Returns the beginning of a name, for an error text, which is stored: a name in a tar may have a megabyte."""
     return repr(name[:200])
 
 
@@ -357,7 +358,7 @@ def _path(name: str) -> str:
 
 
 class RangeReader(io.RawIOBase):
-    """An object in the bucket as a seekable file. `read(start, last)` fetches a range of its bytes."""
+    """A seekable file of an object in the bucket. `read(start, last)` fetches a range of its bytes."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -397,16 +398,16 @@ class RangeReader(io.RawIOBase):
 
 
 # --- extract
-# `extract`: makes library files of the files in an archive of the library.
+# `extract`: stores the files in an archive of the library as files of the library.
 
-# Bytes per read of the archive: few reads of S3, and little memory.
+# Bytes per read of the archive: large enough for few requests to S3, small enough for the memory.
 _BUFFER = 4 * 1024 * 1024
 # No entry is begun when fewer seconds of the invocation are left.
 _RESERVE_SECONDS = 120.0
 
 
 def extract(ingest: Ingest, step: Step) -> StepOutcome:
-    """Extracts entries one by one. File ids are deterministic, so a repeated run skips what is done."""
+    """`extract`: stores the entries one by one. File ids are deterministic, so a repeat skips what is done."""
     request, until = step.request, ingest.monotonic() + step.seconds_left - _RESERVE_SECONDS
     archive = _archive(ingest, request)
     done = dict(step.state or {"files": 0, "bytes": 0})
@@ -466,7 +467,7 @@ def _bring(
 
 
 def _announced(ingest: Ingest, request: Request, archive: File, entry: ArchiveEntry) -> File:
-    """The entry's file. Its id is derived from the request and the path, so a second run creates no second file."""
+    """Returns the entry's file, after creating it. A second run finds it: its id follows from request and path."""
     made_at, tail = request.request_id[len("req-") :][:10], digest(request.request_id, entry.path, length=16)
     file_id = f"file-{made_at}{tail}"
     known = ingest.files.get(request.project_id, file_id)

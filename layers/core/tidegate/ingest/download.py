@@ -1,4 +1,4 @@
-"""`download`: brings one file into the library, politely to its host."""
+"""`download`: fetches one file into the library, within the limits that its host asks for."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 # Shorter pauses are not stored: the download that got the answer waits by itself.
 _SHORTEST = 5.0
-# As in the queue's policies. A longer Retry-After is probably a mistake.
+# The longest pause, as in the queue's policies. A longer Retry-After is probably a mistake.
 _LONGEST = 24 * 3600.0
 
 
 class HostPause(NamedTuple):
-    """The project sends no requests to the origin until the pause is over."""
+    """A pause that a host asked for: until then, the project sends no requests to the origin."""
 
     origin: Annotated[str, F("scheme, host and, if it is not the usual one, port")]
     until: Annotated[str, F("when the pause is over, ISO 8601 UTC")]
 
 
 class HostPauses:
-    """Hosts that asked for a pause (Retry-After). The project sends them no requests until it is over."""
+    """Stores which hosts asked for a pause (Retry-After). The project sends them no requests until it is over."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
@@ -60,7 +60,7 @@ class HostPauses:
 
     @contextmanager
     def kept(self, project_id: str, url: str) -> Iterator[None]:
-        """Wraps requests to a URL. NotSent while its host is pausing; stores a Retry-After that the host answers."""
+        """Wraps requests to a URL. NotSent during a pause of its host. Stores a Retry-After of the answer."""
         self.awake(project_id, [url])
         try:
             yield
@@ -71,7 +71,7 @@ class HostPauses:
             raise
 
     def awake(self, project_id: str, urls: Sequence[str]) -> list[str]:
-        """The URLs whose hosts are not pausing. NotSent if all are, with the seconds until the first pause ends."""
+        """Returns the URLs whose hosts are not pausing. NotSent, until the first pause ends, if all hosts are."""
         left = {origin: self._seconds_left(project_id, origin) for origin in dict.fromkeys(map(origin_of_text, urls))}
         found = [url for url in urls if left[origin_of_text(url)] <= 0]
         if not found:
@@ -82,7 +82,7 @@ class HostPauses:
         return found
 
     def list(self, project_id: str) -> list[HostPause]:
-        """The pauses that are not over."""
+        """Returns the pauses that are not over."""
         now = self._clock().timestamp()
         items = self._table.query_all(keys.host_pauses(project_id), consistent=True)
         return [
@@ -92,7 +92,7 @@ class HostPauses:
         ]
 
     def clear(self, project_id: str, given: str, who: str) -> None:
-        """Ends a pause. `given` is the origin, with or without its slashes, which do not survive in a path."""
+        """Ends a pause. `given`: the origin, perhaps without its slashes, which get lost in the path of a URL."""
         scheme, _, host = given.partition(":")
         origin = origin_of_text(f"{scheme}://{host.lstrip('/')}")
         line = act(project_id, origin, self._clock(), who, "host_pause.clear")
@@ -119,7 +119,7 @@ class HostPauses:
         self._table.try_write(write)
 
 
-# Renewed while bytes come. So the slot of a function that died is free after this time.
+# A slot is renewed while bytes come, so that of a function that died is free after this time.
 LEASE_SECONDS = 180
 _RENEW_SECONDS = 30
 # A request that found no slot is retried after this time, or after the delay of its type if that is longer.
@@ -130,10 +130,10 @@ _RETRY_SECONDS = 15
 def host_slot(
     ingest: Ingest, request: Request, url: str, most: int | None, heartbeat: Heartbeat
 ) -> Iterator[Heartbeat]:
-    """Holds a slot, and yields a heartbeat that also renews it. NotSent if `most` downloads run already.
+    """Holds one of the `most` slots for downloads from a host, and yields a heartbeat that also renews it.
 
-    The slot is released at the end. The heartbeat raises NotSent if another download took the slot after a long
-    freeze.
+    NotSent if all slots are taken. The slot is released at the end. The heartbeat raises NotSent if another download
+    took the slot while this function was frozen for long.
     """
     if most is None:
         yield heartbeat
@@ -190,6 +190,7 @@ def _no_slot(host: str, most: int) -> NotSent:
 
 
 def download(ingest: Ingest, step: Step) -> StepOutcome:
+    """Fetches the file, verifies it and makes it ready; or returns a state to continue in another invocation."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     if file.signature and (here := _stored(ingest, request.project_id, file.signature)):
@@ -264,22 +265,22 @@ def _is_here(ingest: Ingest, project_id: str, signature: str) -> bool:
 
 
 def _stored(ingest: Ingest, project_id: str, signature: str) -> StoredObject | None:
-    """The project's object with this content, if it has one."""
+    """Returns the project's object with this content; None if there is none."""
     key = ingest.files.ready_object(project_id, signature)
     return ingest.parts.head(key) if key else None
 
 
 def _keep(ingest: Ingest, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None] | None:
-    """Verifies what was fetched. Returns its SHA-256 and its object; no object if the content is stored already.
+    """Verifies and stores what was fetched. Returns (SHA-256, object); no object if the content was stored before.
 
-    None if it must be read from S3 for its SHA-256, and another invocation must continue.
+    None if another invocation must continue, to read the object from S3 for its SHA-256.
     """
     project_id = step.request.project_id
     if got.small is not None and got.digest is not None:
         check_announced(file, got.size, got.digest)
         if _is_here(ingest, project_id, got.digest):
             return got.digest, None
-        # A key of its own: the deletion of an earlier file with this content may still be on its way to S3.
+        # Use a new key: the deletion of an earlier file with this content may still be on its way to S3.
         key = ingested_object(project_id, step.request.request_id)
         return got.digest, Stored(key, ingest.parts.put(key, got.small))
     key, upload_id = got.upload or ("", "")
@@ -317,7 +318,7 @@ def _placed(
         discard(ingest, step.request)
         raise SourceChanged(error.detail) from error
     if _is_here(ingest, project_id, digest):
-        # Unless it is the content's object: another run of this step may have stored it.
+        # Keep it if it is the content's object: another run of this step may have stored it.
         if ingest.files.object_of(project_id, digest) != key:
             ingest.parts.delete(key)
         return digest, None
@@ -325,7 +326,7 @@ def _placed(
 
 
 def _read_again(ingest: Ingest, step: Step, key: str, stored: StoredObject) -> str | None:
-    """The SHA-256 of the object, read from S3, because its parts were fetched by several invocations.
+    """Reads the object from S3 and returns its SHA-256: its parts were fetched by several invocations.
 
     None if another invocation must continue.
     """
@@ -354,6 +355,6 @@ def _done(
 
 
 def check_announced(file: File, size: int, digest: str) -> None:
-    """SignatureMismatch if the content is not what was announced."""
+    """Raises SignatureMismatch if size or SHA-256 of the content are not as announced."""
     if fault := fault_of(file, size, digest):
         raise SignatureMismatch(fault)

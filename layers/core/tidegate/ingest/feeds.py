@@ -33,12 +33,12 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# How "<" and "<?" begin in encodings of more than one byte a character, without a byte order mark.
+# The first bytes of "<" or "<?" in encodings with more than one byte per character and no byte order mark.
 _STARTS = ((b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 _EBCDIC = "<?xml".encode("cp037")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
 _DECLARED = re.compile(rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
-# Slow on large input, or not used for documents.
+# Codecs that are slow on large input, or not used for documents.
 _NOT_OF_DOCUMENTS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7", "undefined"})
 
 _DECLARATION = re.compile(r"\s*<\?xml\b[^>]*\?>")
@@ -53,7 +53,7 @@ _ROOT = re.compile(r"<(?![?!])[^\s/>]+")
 
 
 def decoded(body: bytes, content_type: str = "") -> str:
-    """The text, decoded by its byte order mark, the header's charset or the XML declaration; else UTF-8 or cp1252."""
+    """Returns the text, decoded by byte order mark, header or XML declaration; else as UTF-8 or cp1252."""
     for name in _candidates(body, content_type):
         try:
             found = codecs.lookup(name)
@@ -80,20 +80,22 @@ def _candidates(body: bytes, content_type: str) -> Iterator[str]:
 
 
 def without_declaration(text: str) -> str:
-    """The XML without its declaration: blank lines before `<?xml` are common, and the parser refuses them."""
+    """Returns the XML without its declaration: the parser refuses blank lines before `<?xml`, which are common."""
     found = _DECLARATION.match(text)
     return text[found.end() :] if found else text.lstrip()
 
 
 def mended(text: str) -> str:
-    """Repairs the most common faults: HTML entities, a bare `&`, control characters, undeclared prefixes, a missing
-    last `>`. The parser refuses what is still not XML."""
+    """Returns XML with its most common faults repaired; it may still be refused by the parser.
+
+    The faults: HTML entities, a bare `&`, control characters, undeclared prefixes, a missing last `>`.
+    """
     text = _CUT_END_TAG.sub(r"\1>", _NOT_IN_XML.sub("", text))
     return _with_prefixes("".join(_with_references(text)))
 
 
 def _with_references(text: str) -> Iterator[str]:
-    """The text with its references mended outside of comments and CDATA sections; in linear time, also if hostile."""
+    """Yields the text with repaired references, except in comments and CDATA sections. Takes linear time."""
     place = 0
     while found := _KEPT_AS_IS.search(text, place):
         end = text.find("-->" if found[0] == "<!--" else "]]>", found.end())
@@ -137,7 +139,7 @@ _SHA_DIGITS = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`fingerprint` changes when the file changes, as far as the list shows it."""
+    """A file in a list. `fingerprint` changes when the file changes, as far as the list shows it."""
 
     url: str
     path: str
@@ -166,7 +168,7 @@ class Listing:
 
 
 class _Skipped(list[str]):
-    """Why entries are left out. SourceBroken as soon as there are more than MAX_ENTRIES: a page may have millions."""
+    """Reasons why entries were left out. SourceBroken if they are more than MAX_ENTRIES: a page may have millions."""
 
     def append(self, why: str, /) -> None:
         super().append(why)
@@ -175,7 +177,7 @@ class _Skipped(list[str]):
 
 
 def unique(entries: Iterable[Entry]) -> list[Entry]:
-    """One entry for each URL: the last one. SourceBroken as soon as there are more than MAX_ENTRIES."""
+    """Returns one entry for each URL, the last one. SourceBroken as soon as there are more than MAX_ENTRIES."""
     by_url: dict[str, Entry] = {}
     for entry in entries:
         by_url[entry.url] = entry
@@ -194,8 +196,10 @@ def entry_at(
     published: str | None = None,
     skipped: list[str],
 ) -> Entry | None:
-    """The file behind a link. `version` has values that differ between its versions. If its URL or path is not valid,
-    None, and why in `skipped`."""
+    """Returns the file behind a link. If its URL or path is not valid, returns None and adds the reason to `skipped`.
+
+    `version` has values that change when the file changes.
+    """
     url = resolved(base, link.strip())
     if url is None:
         skipped.append(f"the url of an entry cannot be parsed: {link[:200]!r}")
@@ -213,7 +217,7 @@ def entry_at(
 
 
 def resolved(base: str, link: str) -> str | None:
-    """The link as a URL; None if it is not a valid one."""
+    """Returns the link as a full URL; None if that is not valid."""
     if len(link) > LONGEST_URL:
         return None
     try:
@@ -226,7 +230,7 @@ def resolved(base: str, link: str) -> str | None:
 
 
 def plain_name(value: object) -> str:
-    """A valid file name: without slashes and control characters. Empty if nothing is left."""
+    """Returns a valid file name, without slashes and control characters. Empty if nothing is left of the value."""
     name = value if isinstance(value, str) else ""
     kept = "".join(char for char in name if ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF)
     kept = kept.replace("/", "_").replace("\\", "_")[:LONGEST_NAME]
@@ -234,7 +238,7 @@ def plain_name(value: object) -> str:
 
 
 def sha256_in(text: object) -> str | None:
-    """The SHA-256 in `sha256:…` or in 64 hexadecimal digits; None if the text is neither."""
+    """Returns the SHA-256 from `sha256:…` or 64 hexadecimal digits; None if the text is neither."""
     found = str(text or "").strip().lower().removeprefix("sha256:")
     return found if len(found) == 64 and set(found) <= _SHA_DIGITS else None
 
@@ -253,9 +257,9 @@ _SIGNATURE = "-----BEGIN PGP SIGNATURE-----"
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of the list; of a PGP clear-signed message, the lines inside. The signature is not verified.
+    """Returns the lines of the list, or those inside a PGP clear-signed message. The signature is not verified.
 
-    Of very many lines, the rest is one: `from_sums` refuses such lists."""
+    If the lines are too many, the last one has all the rest: `from_sums` refuses such lists."""
     lines = [line.rstrip("\r") for line in text.split("\n", _MOST_LINES)]
     if not lines or lines[0].strip() != _SIGNED:
         return lines
@@ -270,7 +274,7 @@ def looks_like_sums(text: str) -> bool:
 
 
 def from_sums(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
-    """A SHA-256 is verified when the file is downloaded; other digests only show that a file changed."""
+    """Yields the entries of a checksum list. A SHA-256 is verified by the download; others only show changes."""
     if text.count("\n") > _MOST_LINES:
         raise SourceBroken(f"the checksum list has more than {_MOST_LINES} lines: split it")
     for number, line in enumerate(_lines(text), 1):
@@ -292,12 +296,12 @@ def from_sums(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
 
 _VERSION_FIELDS = ("signature", "sha256", "digest", "etag", "size", "last_modified", "updated_at", "version")
 
-# A hundred for each file. Each takes 30 times as much memory as text, so a page of nothing else would not fit.
+# A hundred for each file. An object takes 30 times as much memory as its text: a page of objects only would not fit.
 _MOST_OBJECTS = 100 * MAX_ENTRIES
 
 
 def from_json(text: str, base: str) -> Listing:
-    """One entry that cannot be read does not keep the others from being listed; SourceBroken if none can be."""
+    """Returns the files of a JSON list, without entries that cannot be read. SourceBroken if none can be read."""
     skipped = _Skipped()
 
     def entries() -> Iterator[Entry]:
@@ -334,7 +338,7 @@ def _files(listed: Any) -> Iterator[Any]:
         feed = str(listed.get("version", "")).startswith("https://jsonfeed.org/")
         listed = listed.get("items" if feed else "files")
         if feed and isinstance(listed, list):
-            # As in RSS and Atom: pages are listed only if no item has a file attached.
+            # As in RSS and Atom: the pages of items are listed only if no item has a file attached.
             attached = [item for item in listed if isinstance(item, Mapping) and item.get("attachments")]
             listed = attached or listed
     if not isinstance(listed, list):
@@ -349,7 +353,7 @@ def _files(listed: Any) -> Iterator[Any]:
 
 
 def _release_asset(asset: Any) -> Any:
-    """An asset of a GitHub release. Its `url` leads to a description, not to the file."""
+    """Returns an asset of a GitHub release with the URL of its file: its own `url` leads to a description."""
     if not isinstance(asset, Mapping) or "browser_download_url" not in asset:
         return asset
     return {**asset, "url": asset["browser_download_url"]}
@@ -392,7 +396,7 @@ _MOST_LINKS = 10 * MAX_ENTRIES
 
 
 class _Links(HTMLParser):
-    """Links, each with the text up to the next one, where web servers print the date and size."""
+    """Collects the links of a page, each with the text up to the next one, where web servers print date and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -416,7 +420,10 @@ class _Links(HTMLParser):
 
 
 def from_html(text: str, base: str, skipped: list[str], folders: list[str]) -> Iterator[Entry]:
-    """The files below the index: no parent folder, no links that sort, no other sites. Its folders go to `folders`."""
+    """Yields the files below a directory index, and adds its folders to `folders`.
+
+    Links to parent folders, to sorted views and to other sites are left out.
+    """
     parser = _Links()
     try:
         parser.feed(text)
@@ -444,29 +451,29 @@ def from_html(text: str, base: str, skipped: list[str], folders: list[str]) -> I
             continue
         name = plain_name(path.rsplit("/", 1)[-1]) or "file"
         shown = " ".join("".join(after).split())
-        # Web servers print a date or a size there; a text without a digit is a description.
+        # Web servers print a date or a size after the link; a text without a digit is a description.
         yield Entry(url, path, name, digest(shown, length=32), dated=any(char.isdigit() for char in shown))
 
 
 # --- xml tree
-# Parses XML of strangers within limits. Entities are never expanded, nothing external is loaded.
+# Parses XML from unknown sources within limits. Entities are never expanded, nothing external is loaded.
 
-# Fifty for each file. Each takes up to 400 bytes, so a page of nothing else would not fit into the memory.
+# Fifty for each file. An element takes up to 400 bytes: a page of elements only would not fit into the memory.
 _MOST_ELEMENTS = 50 * MAX_ENTRIES
 # The parser copies the namespace for every element.
 _LONG_NAMESPACE = re.compile(r"""\sxmlns(?::[^\s=]{1,100})?\s*=\s*(?:"[^"]{1000}|'[^']{1000})""")
 
 
 def parsed(text: str) -> Element:
-    """The root element. SourceBroken if the text is not XML, even when common faults are mended, or is refused."""
+    """Returns the root element. SourceBroken if the text is not XML even after repairs, or is too large to parse."""
     text = without_declaration(text)
     try:
         return _strictly_parsed(text)
     except _Refused:
         raise
     except SourceBroken as error:
-        # Of the original text, since that is what the source's owner can look at. The error itself is not kept,
-        # because it holds everything that was parsed.
+        # Keep the message about the original text, which the source's owner can look at. Do not keep the error itself:
+        # it holds everything that was parsed.
         detail = error.detail
     try:
         return _strictly_parsed(mended(text))
@@ -475,7 +482,7 @@ def parsed(text: str) -> Element:
 
 
 class _Refused(SourceBroken):
-    """The XML would take too much memory or time. Mending it does not help."""
+    """Raised if the XML would take too much memory or time. Repairing it would not help."""
 
 
 def _strictly_parsed(text: str) -> Element:
@@ -500,7 +507,7 @@ def _strictly_parsed(text: str) -> Element:
 
 
 def _refuse_defaults(*_: object) -> None:
-    """The parser would add the default of an attribute to each element: a long one, many times, fills the memory."""
+    """Refuses XML with default attributes: the parser adds them to each element, which could fill the memory."""
     raise _Refused("the XML declares attributes, which is not allowed: remove its DTD")
 
 
@@ -520,9 +527,9 @@ def _limited_tree() -> TreeBuilder:
 
 
 def below(element: Element, stop: str) -> Iterator[Element]:
-    """All elements below this one, in the order of the text, without those inside an element with the name `stop`.
+    """Yields all elements below this one, in order, except those inside an element with the name `stop`.
 
-    So elements of that name, nested in each other, are not visited once for each that contains them.
+    So an element inside several elements of that name is not visited once for each of them.
     """
     waiting = list(reversed(element))
     while waiting:
@@ -533,11 +540,11 @@ def below(element: Element, stop: str) -> Iterator[Element]:
 
 
 def local(element: Element) -> str:
-    """The element's name without its namespace: real feeds use the right one, an old one, or none."""
+    """Returns the element's name without its namespace: feeds use the right one, an old one, or none."""
     return str(element.tag).rsplit("}", 1)[-1]
 
 
-# Read for each file of an item. A URL that is cut here is too long anyway.
+# The most characters of an element that are read, for each file of an item. A URL that is cut here is too long anyway.
 _LONGEST_TEXT = 2 * LONGEST_URL
 _XML_BASE = "{http://www.w3.org/XML/1998/namespace}base"
 # The format of each root element.
@@ -552,7 +559,7 @@ ROOTS = {
 
 
 def from_xml(text: str, base: str, wanted: str) -> Listing:
-    """RSS (podcasts too), Atom, S3 listings and sitemaps."""
+    """Returns the files of RSS (podcasts too), Atom, S3 listings or sitemaps. SourceBroken if it is not `wanted`."""
     root = parsed(text)
     name = local(root).lower()
     found = ROOTS.get(name)
@@ -572,7 +579,7 @@ def from_xml(text: str, base: str, wanted: str) -> Listing:
 
 
 def _text(element: Element, *names: str) -> str:
-    """The text of the first of these children that has any."""
+    """Returns the text of the first of these children that has one; empty if none has."""
     found: dict[str, str] = {}
     for child in element:
         if text := (child.text or "").strip()[:_LONGEST_TEXT]:
@@ -600,7 +607,7 @@ def _rss(root: Element, base: str, skipped: list[str]) -> Iterator[tuple[Entry, 
 
 
 def _enclosures(item: Element) -> list[tuple[str, str | None]]:
-    """(URL, length) of an RSS item's files: enclosures, links with rel="enclosure", otherwise Media RSS."""
+    """Returns (URL, length) of an RSS item's files: enclosures, links with rel="enclosure", otherwise Media RSS."""
     found = [(child.get("url"), child.get("length")) for child in item if local(child).lower() == "enclosure"]
     linked = [child for child in item if local(child).lower() == "link" and child.get("rel") == "enclosure"]
     found += [(child.get("href"), child.get("length")) for child in linked]
@@ -611,7 +618,7 @@ def _enclosures(item: Element) -> list[tuple[str, str | None]]:
 
 
 def _page(item: Element) -> str:
-    """The URL of an RSS item: its link, or its guid unless that says it is no permalink."""
+    """Returns the URL of an RSS item: its link, or its guid unless it is marked as no permalink."""
     hrefs = (child.get("href") for child in item if local(child).lower() == "link" and child.get("rel") is None)
     link = _text(item, "link") or next((href for href in hrefs if href), "")
     guid = next((child for child in item if local(child).lower() == "guid"), None)
@@ -687,7 +694,7 @@ def _sitemap(root: Element, base: str) -> Listing:
 
 
 def _pages(urls: Iterator[str | None]) -> list[str]:
-    """Each URL once. SourceBroken as soon as there are more than anyone would read."""
+    """Returns each URL once. SourceBroken as soon as there are more than MAX_ENTRIES."""
     found: dict[str, None] = {}
     for url in urls:
         if url:
@@ -705,7 +712,7 @@ _FIELD = re.compile(r"\{(\w*)\}")
 
 
 def template_fault(template: str) -> str | None:
-    """Why a naming template is refused; None if it is fine."""
+    """Returns why a template for paths is refused; None if it is valid."""
     unknown = [name for name in _FIELD.findall(template) if name not in FIELDS]
     if unknown:
         return f"{{{unknown[0]}}} is not a field; the fields are {', '.join(f'{{{name}}}' for name in FIELDS)}"
@@ -717,7 +724,10 @@ def template_fault(template: str) -> str | None:
 def chosen(
     entries: Sequence[Entry], include: Sequence[str] = (), exclude: Sequence[str] = (), template: str | None = None
 ) -> list[Entry]:
-    """A glob with a slash is matched against the path, one without against the name."""
+    """Returns the entries that match `include` and not `exclude`, with the path that the template makes.
+
+    A glob with a slash is matched against the path, one without against the name.
+    """
     taken = (entry for entry in entries if not include or _matches(entry, include))
     kept = (entry for entry in taken if not _matches(entry, exclude))
     return [_placed(entry, template) if template else entry for entry in kept]
@@ -728,13 +738,13 @@ def _matches(entry: Entry, globs: Sequence[str]) -> bool:
 
 
 def path_matches(path: str, globs: Sequence[str], name: str | None = None) -> bool:
-    """A glob with a slash is matched against the path, one without against the name."""
+    """Whether one of the globs matches: one with a slash is matched against the path, one without against the name."""
     last = name or posixpath.basename(path)
     return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
 
 
 def _placed(entry: Entry, template: str) -> Entry:
-    """The entry with the path that the template makes; unchanged if that is not a valid path."""
+    """Returns the entry with the path that the template makes; unchanged if that is not a valid path."""
     stem, ext = posixpath.splitext(entry.name)
     date = _date(entry.published)
     values = {
@@ -768,7 +778,7 @@ _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 
 
 def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") -> Listing:
-    """The entries. SourceBroken if the source has none of the known formats, or not the named one."""
+    """Returns the files that a source lists. SourceBroken if it has no known format, or not the given one."""
     text = decoded(_unpacked(body), content_type)
     kind = _kind(text, content_type) if format == "auto" else format
     if kind in _XML:
@@ -788,7 +798,7 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
 
 
 def _unpacked(body: bytes) -> bytes:
-    """Unpacks gzip: sitemaps are often stored as .xml.gz, and no header says so."""
+    """Returns the body, unpacked if it is gzip: sitemaps are often stored as .xml.gz, and no header says so."""
     if not body.startswith(b"\x1f\x8b"):
         return body
     try:
@@ -821,7 +831,7 @@ def _kind(text: str, content_type: str) -> str:
 
 
 def _root_name(text: str) -> str:
-    """The name of the first element after the declaration, comments and DOCTYPE; empty if there is none."""
+    """Returns the name of the first element after the declaration, comments and DOCTYPE; empty if there is none."""
     place = 0
     while True:
         rest = text[place : place + 4096].lstrip()

@@ -1,4 +1,4 @@
-"""Fetches a file over HTTP: mirrors, one stream or ranges in parallel, continued by later invocations."""
+"""Fetches a file over HTTP, from mirrors too, as one stream or in parallel ranges. Later invocations can continue."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """None, or a delay of 0, is no limit. The operator's limits for hosts apply as well."""
+    """Limits of a download, for the sake of its host; None, or a delay of 0, is no limit.
+
+    The operator's limits for hosts apply as well.
+    """
 
     connections: int | None = None
     bytes_per_s: int | None = None
@@ -85,7 +88,7 @@ class Pacer:
             self._wait(at - now)
 
     def after_bytes(self, count: int) -> None:
-        """Waits until more bytes may be read. Meanwhile TCP's flow control slows the source down."""
+        """Waits until more bytes may be read. TCP's flow control slows the source down during the wait."""
         if self._bucket is None:
             return
         while True:
@@ -102,7 +105,7 @@ class Remote:
     credential: Credential | None = None
     allow_private: bool = False
     project_id: str = ""
-    # Other URLs of the same file: used in this order if the first fails, and beside it if they have the same version.
+    # Other URLs of the file: used in this order if the first fails; in parallel with it if they have the same version.
     mirrors: tuple[str, ...] = ()
     politeness: Politeness = NO_LIMITS
     # Called with the URL and the seconds if a host asks for a pause.
@@ -115,7 +118,10 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`signed`: the SHA-256 was announced and will be verified. `require_room` raises if the size exceeds the quota."""
+    """Where to store a download. `signed`: its SHA-256 was announced and will be verified.
+
+    `require_room` raises if the size exceeds the quota.
+    """
 
     request: Request
     key: str
@@ -125,14 +131,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`small` is content that fits into one part; other content is in `upload`. Without a digest, read it from S3."""
+    """Fetched content: in `small` if it fits into one part, else in `upload`, as (key, upload id).
+
+    Without a `digest`, the content has to be read from S3 for it.
+    """
 
     size: int
     etag: str | None
     digest: str | None
     upload: tuple[str, str] | None = None
     small: bytearray | None = None
-    # Whether the source's validators showed that all parts are of one version.
+    # Whether ETag or Last-Modified showed that all parts are of one version.
     validated: bool = True
 
 
@@ -143,7 +152,7 @@ _CHUNK = 256 * 1024
 
 
 class SourceChanged(UpstreamError):
-    """The source sends another version of the file than the parts that were fetched, or not the requested bytes."""
+    """The source sent another version of the file than before, or not the requested bytes."""
 
 
 class Ranged(AbstractContextManager[Stream]):
@@ -171,7 +180,7 @@ class Ranged(AbstractContextManager[Stream]):
             raise SourceChanged("the source became shorter while it was fetched: it answered 416")
         stream.raise_for_status()
         start, last = range_of(stream.headers) or (None, 0)
-        # It may end earlier: the rest is requested again.
+        # The range may end earlier: the rest is requested again.
         if stream.status != 206 or start != self._start or last > self._last:
             raise SourceChanged(f"the source answered {stream.status} instead of the requested range")
         if not self._source.is_same(stream.headers):
@@ -182,9 +191,10 @@ class Ranged(AbstractContextManager[Stream]):
 
 
 def until_cut(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
-    """The stream's chunks. A broken connection just ends them if the size is known: the reader sees what is missing.
+    """Yields the chunks of a stream. If the connection breaks, they just end, unless the size is unknown.
 
-    SourceChanged as soon as more than `most` bytes come. None: any number.
+    The caller then sees how many bytes are missing. SourceChanged as soon as more than `most` bytes come; None: any
+    number.
     """
     got = 0
     try:
@@ -202,7 +212,7 @@ def until_cut(stream: Stream, source: Source, most: int | None) -> Iterator[byte
 # --- unfinished
 # Unfinished downloads: what a later invocation or attempt needs to continue them.
 #
-# The parts are in S3, which also lists them, so nothing is written here for a single part.
+# The parts are in S3, which also lists them, so nothing is stored in the table for a single part.
 
 # A paused or failed request can be resumed for this long.
 _KEPT_SECONDS = 30 * 86400
@@ -238,7 +248,7 @@ class UnfinishedStore:
         return _from(item) if item else None
 
     def begin(self, request: Request, begun: Unfinished) -> Unfinished:
-        """Stores `begun`. Returns the download to continue: that of another run of the same step, if it was first."""
+        """Stores `begun`, unless another run of the same step was first. Returns the stored one, to continue."""
         key = keys.unfinished(request.project_id, request.request_id)
         item = key | asdict(begun) | {"expires_at": int(self._clock().timestamp()) + _KEPT_SECONDS}
         try:
@@ -248,7 +258,7 @@ class UnfinishedStore:
         return begun
 
     def forget(self, request: Request, begun: Unfinished) -> None:
-        """Removes this download; a newer one stays."""
+        """Deletes the record of this download; that of a newer one stays."""
         key = keys.unfinished(request.project_id, request.request_id)
         try:
             self._table.write(delete(key, "#upload_id = :mine", mine=begun.upload_id))
@@ -263,7 +273,7 @@ def _from(item: dict[str, Any]) -> Unfinished:
     return Unfinished(**{name: item.get(name) for name in _FIELDS})  # type: ignore[arg-type]
 
 
-# Parts in memory at once: being fetched, being stored, or waiting to be hashed.
+# How many parts are in memory at once: being fetched, being stored, or waiting to be hashed.
 WINDOW = 4
 # How often a waiting run checks whether its request was cancelled or paused.
 _LOOK_SECONDS = 1.0
@@ -273,7 +283,7 @@ PartJob = Callable[[], bytearray]
 
 
 class FetchRun:
-    """State of one download within one invocation: time left, limits, progress and the running digest."""
+    """The state of a download within one invocation: time left, limits, progress and the digest so far."""
 
     def __init__(self, ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float) -> None:
         self.ingest = ingest
@@ -290,7 +300,7 @@ class FetchRun:
         # Bytes stored so far, and the expected total.
         self.taken = 0
         self.total: int | None = None
-        # Bytes that earlier runs had stored, and when this one began.
+        # The bytes that earlier runs had stored, and the time when this run began.
         self.resumed, self._began_at = 0, ingest.monotonic()
         # Whether a multipart upload was begun. Then no other URL is tried, because it would begin a second one.
         self.began = False
@@ -301,7 +311,7 @@ class FetchRun:
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Stream]:
-        """Sends a GET. Passes a Retry-After of the answer to `Remote.on_pause`."""
+        """Sends a GET and yields its answer. Passes a Retry-After to `Remote.on_pause`."""
         left = self.seconds_left
         if left <= 0:
             raise FetchTimeout(
@@ -325,7 +335,7 @@ class FetchRun:
             raise
 
     def range(self, url: str, start: int, last: int, source: Source) -> AbstractContextManager[Stream]:
-        """The bytes from `start` to `last` of this version. SourceChanged if the source has another version."""
+        """Requests the bytes `start` to `last` of this version. SourceChanged if the source has another version."""
         asked = self.open(url, {"range": f"bytes={start}-{last}", **source.conditions()})
         return Ranged(asked, start, last, source)
 
@@ -349,7 +359,7 @@ class FetchRun:
         return piece
 
     def pump(self, jobs: Iterator[PartJob], *, hashed: bool = False) -> None:
-        """Runs jobs in parallel and takes their parts in order. At most WINDOW parts are in memory."""
+        """Runs jobs in parallel and counts their parts in order. At most WINDOW parts are in memory."""
         window: deque[Future[bytearray]] = deque()
         with ThreadPoolExecutor(self._at_once) as pool:
             try:
@@ -387,7 +397,7 @@ _MOST_FAILURES = 2
 
 @dataclass(slots=True)
 class Address:
-    """A URL of the file. `source` has the validators of this URL: mirrors may use different ETags for one file."""
+    """A URL of the file. `source` is what this URL says of it: mirrors may have different ETags for one file."""
 
     url: str
     source: Source
@@ -406,7 +416,7 @@ class Mirrors:
         self._lock = threading.Lock()
 
     def find(self, urls: Iterable[str]) -> None:
-        """Adds the URLs that have the same version of the file: the same size, and the same ETag or Last-Modified."""
+        """Adds those URLs that have the same version of the file: the same size, and the same ETag or Last-Modified."""
         for url in urls:
             if url == self._first:
                 continue
@@ -422,7 +432,7 @@ class Mirrors:
         return len(self._addresses)
 
     def at(self, number: int) -> Address:
-        """The address for part `number`: parts are spread evenly."""
+        """Returns the address for part `number`; parts are spread evenly."""
         with self._lock:
             return self._addresses[number % len(self._addresses)]
 
@@ -430,7 +440,7 @@ class Mirrors:
         address.failures = 0
 
     def leave_out(self, address: Address, error: FetchError) -> bool:
-        """Counts a failure. True if the address was removed, so that another one can be used at once."""
+        """Counts a failure of an address. True if it was removed, so that another one can be used at once."""
         with self._lock:
             address.failures += 1
             changed = isinstance(error, SourceChanged)
@@ -445,7 +455,10 @@ class Mirrors:
 
 
 def _agree(one: Source, other: Source) -> bool:
-    """The same ETag, or the same Last-Modified: mirrors often keep the time, but have other ETags."""
+    """Whether two URLs have the same version: the same size, and the same ETag or Last-Modified.
+
+    Mirrors often keep the time, but have other ETags.
+    """
     same_etag = one.strong_etag is not None and one.strong_etag == other.strong_etag
     same_time = one.last_modified is not None and one.last_modified == other.last_modified
     return one.size == other.size and (same_etag or same_time)
@@ -459,7 +472,7 @@ _MOST_CUTS = 5
 
 
 def _fetch_stream(run: FetchRun, source: Source, stream: Stream) -> Fetched:
-    """Reads `stream` to its end. If its connection breaks, continues with a new one."""
+    """Reads the stream to its end and returns the content. If the connection breaks, continues with a new one."""
     pieces = _pieces(run, source, stream)
     first = next(pieces, bytearray())
     if len(first) < model.PART_BYTES:
@@ -503,7 +516,7 @@ def _pieces(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytearray
 
 
 def _chunks(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytes]:
-    """The stream's bytes. A broken connection is opened again and continued at the same byte."""
+    """Yields the stream's bytes. If the connection breaks, opens a new one and continues at the same byte."""
     got, cuts = 0, 0
     for chunk in until_cut(stream, source, source.size):
         got += len(chunk)
@@ -528,7 +541,7 @@ def _rest(run: FetchRun, source: Source, got: int) -> AbstractContextManager[Str
 
 
 def _after_known(run: FetchRun, source: Source, stream: Stream, got: int) -> Iterator[bytes]:
-    """Skips the first `got` bytes of a source that sends everything again, and checks that they are the same."""
+    """Yields the bytes after the first `got` of a source that sends everything again, and checks the first ones."""
     stream.raise_for_status()
     again, left = hashlib.sha256(), got
     for chunk in until_cut(stream, source, source.size):
@@ -547,7 +560,7 @@ def _after_known(run: FetchRun, source: Source, stream: Stream, got: int) -> Ite
 # --- parts
 # Fetches ranges of one version of a file in parallel. Parts that S3 has are not fetched again.
 
-# How often a part is tried without receiving a byte of it.
+# How often in a row a part is requested without receiving a byte of it.
 _TRIES = 5
 _FIRST_PAUSE = 0.5
 # No part is begun when fewer seconds of the invocation are left, so that running ones can finish.
@@ -557,7 +570,7 @@ _HASHED_PER_SECOND = 50 * 1024 * 1024
 
 
 def _probed(run: FetchRun, source: Source) -> Source:
-    """The source, with `ranges` set if it answers one: not every server that can send ranges says so."""
+    """Returns the source, with `ranges` set if it answers a range: not every server that can send ranges says so."""
     size = source.size
     if source.ranges or size is None or size < model.PARALLEL_FROM or not source.validated:
         return source
@@ -631,7 +644,7 @@ def _fetch_parts(run: FetchRun, begun: Unfinished, stored: Mapping[int, object],
     try:
         run.pump(jobs(), hashed=not stored)
     except DomainError as error:
-        # An attempt that got further does not count against the retries.
+        # An attempt that fetched more bytes does not count against the retries.
         error.progressed = run.taken > before and not isinstance(error, SourceChanged)
         raise
     if run.taken < size:
@@ -661,7 +674,7 @@ def _bring(run: FetchRun, begun: Unfinished, mirrors: Mirrors, number: int, star
             mirrors.worked(address)
         except FetchError as error:
             if isinstance(error, SourceChanged):
-                # Another address may go on here, so nothing that this one sent for the range may stay.
+                # Another address may continue here, so drop all that this one has sent for the range.
                 del piece[before:]
             if not mirrors.leave_out(address, error):
                 _pause_after(run, error, failures)
@@ -687,7 +700,7 @@ def _pause_after(run: FetchRun, error: FetchError, failures: int) -> None:
 
 
 def fetch(ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, seconds: float) -> Fetched | None:
-    """What was fetched; None if the time is over and another call must continue."""
+    """Fetches the file. Returns what was fetched; None if the time is over and another call must continue."""
     until = ingest.monotonic() + seconds
     begun = ingest.unfinished.get(wanted.request)
     if begun:
@@ -703,7 +716,7 @@ def fetch(ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, 
 def _start_anywhere(
     ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float
 ) -> Fetched | None:
-    """Fetches from the first of the URLs that works."""
+    """Fetches the file from the first URL that works."""
     last: FetchError | None = None
     for number, url in enumerate(remote.urls):
         others = tuple(remote.urls[number + 1 :])
@@ -737,14 +750,14 @@ def _start(run: FetchRun) -> Fetched | None:
 
 
 def stored_since(ingest: Ingest, request: Request, moment: datetime) -> bool:
-    """Whether a part of the request was stored at that moment or later."""
+    """Whether a part of the request's file was stored at that moment or later."""
     begun = ingest.unfinished.get(request)
     parts = ingest.parts.parts(begun.key, begun.upload_id) if begun else None
     return any(part.at is not None and part.at >= moment for part in (parts or {}).values())
 
 
 def discard_parts(ingest: Ingest, request: Request) -> None:
-    """Deletes the parts that were stored so far."""
+    """Deletes the parts of the request's file that were stored so far."""
     begun = ingest.unfinished.get(request)
     if begun:
         ingest.parts.abort_upload(begun.key, begun.upload_id)

@@ -1,4 +1,4 @@
-"""Fetching a file in parts: their ranges, and whether two answers are of the same version of the file."""
+"""Downloads in parts: the ranges of the parts, and whether two answers are of the same version of a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The properties of the file, from the headers of the first answer."""
+    """What the headers of the first answer say of a file."""
 
     size: int | None
     etag: str | None
@@ -45,13 +45,13 @@ class Source:
         return self.ranges and self.size is not None and self.size >= PARALLEL_FROM and (self.validated or signed)
 
     def conditions(self) -> dict[str, str]:
-        """Request headers with which the source refuses to send a part of another version."""
+        """Returns request headers that make the source refuse to send a part of another version."""
         if self.strong_etag:
             return {"if-match": self.strong_etag}
         return {"if-unmodified-since": self.last_modified} if self.last_modified else {}
 
     def is_same(self, headers: Mapping[str, str]) -> bool:
-        """Whether an answer can be of this version. Checked too because not every server obeys `conditions`."""
+        """Whether an answer can be of this version of the file. Needed because not every server obeys `conditions`."""
         etag, changed = headers.get("etag"), headers.get("last-modified")
         size = total_of(headers)
         return (
@@ -78,7 +78,7 @@ def _is_settled(changed: str | None, date: str | None) -> bool:
 
 
 def parts_of(size: int, first: int = 1) -> Iterator[tuple[int, int, int]]:
-    """(number, first byte, last byte) of each part, from part `first` on."""
+    """Yields (number, first byte, last byte) of each part, from part `first` on."""
     for number in range(first, part_count(size) + 1):
         start = (number - 1) * PART_BYTES
         yield number, start, min(start + PART_BYTES, size) - 1
@@ -89,18 +89,18 @@ def part_count(size: int) -> int:
 
 
 def range_of(headers: Mapping[str, str]) -> tuple[int, int] | None:
-    """The first and the last byte of a 206 answer; None if it does not say."""
+    """Returns (first byte, last byte) from the headers of a 206 answer; None if they do not say it."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     first, last = (whole_number(found[1]), whole_number(found[2])) if found else (None, None)
     return None if first is None or last is None else (first, last)
 
 
 def total_of(headers: Mapping[str, str]) -> int | None:
-    """The size of the whole file, from a 206 answer; None if it does not say."""
+    """Returns the size of the whole file from the headers of a 206 answer; None if they do not say it."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     return whole_number(found[3]) if found else None
 
 
 def ingested_object(project_id: str, request_id: str) -> str:
-    """The key of the object that one run writes. Partly random, so that a late run overwrites nothing."""
+    """Returns a new key for the object that one run writes. It is partly random: a late run overwrites nothing."""
     return f"content/{project_id}/{request_id}-{token_hex(8)}"

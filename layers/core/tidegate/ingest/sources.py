@@ -29,7 +29,7 @@ from tidegate.records import F, Number, Priority, Text, record_from
 
 # Ten thousand files are ten pages of an S3 listing, or a few dozen sitemaps.
 MAX_PAGES = 50
-# Of a directory index that is read with all folders below it.
+# Limits of a directory index that is read with all folders below it.
 MAX_FOLDERS, MAX_DEPTH = 500, 16
 LIMITS = Limits(total=120, max_bytes=MAX_BYTES)
 
@@ -93,13 +93,16 @@ class Selection:
     recursive: Recursive = False
 
 
-# So many of the entries that cannot be read are named; all are counted.
+# How many entries that cannot be read are named in the result; all are counted.
 _SKIPPED_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SourceList:
-    """`entries` is None if the source answered 304. `etag` is None for lists of several pages."""
+    """The files that a source lists, and which of them are chosen.
+
+    `entries` is None if the source answered 304. `etag` is None for lists of several pages.
+    """
 
     entries: list[Entry] | None
     format: str = ""
@@ -107,12 +110,12 @@ class SourceList:
     etag: str | None = None
     # Why entries of the list were left out, one text for each.
     skipped: tuple[str, ...] = ()
-    # All URLs that it lists, chosen or not. Not all there are, if a folder could not be read.
+    # All URLs that it lists, chosen or not. `complete`: no folder failed to be read, so none is missing.
     urls: frozenset[str] = frozenset()
     complete: bool = True
-    # How many of its entries cannot be read: their URLs are not in `urls`.
+    # How many entries cannot be read: their URLs are not in `urls`.
     unreadable: int = 0
-    # The folders that it lists and that were not to be read.
+    # The folders of the list that the subscription does not read.
     unread: tuple[str, ...] = ()
 
     @property
@@ -132,7 +135,7 @@ def read_source(
     limits: Limits = LIMITS,
     on_page: Callable[[], None] = lambda: None,
 ) -> SourceList:
-    """The files that the source lists and that are chosen, from all its pages."""
+    """Returns the files that the source lists on all its pages, and those of them that the selection chooses."""
     # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
     from tidegate.ingest.feeds import listing_of
 
@@ -181,7 +184,7 @@ def read_source(
         taken,
         listing.format,
         len(found),
-        # A page is the same although another one has changed.
+        # With several pages, one may be unchanged although another has changed.
         None if listing.more or (selection.recursive and listing.folders) else first.headers.get("etag") or None,
         tuple(skipped),
         frozenset(entry.url for entry in found),
@@ -192,7 +195,7 @@ def read_source(
 
 
 class _Tree:
-    """Reads the folders below a directory index, with all that are below these."""
+    """Reads the folders below a directory index, at any depth."""
 
     def __init__(self, get: Callable[[str, Mapping[str, str]], Reply], root: str) -> None:
         self._get = get
@@ -202,11 +205,11 @@ class _Tree:
         self.complete = True
 
     def read(self, index: Listing) -> list[Entry]:
-        """The entries of all folders. SourceBroken if there are too many folders or files."""
+        """Returns the entries of all folders. SourceBroken if there are too many folders or files."""
         from tidegate.ingest.feeds import listing_of
 
         entries: list[Entry] = []
-        # Each folder with what those above it list.
+        # Each folder with digests of what the folders above it list.
         top: tuple[str, ...] = (_content(index, self._root),)
         to_read = deque((url, top) for url in index.folders)
         seen = {self._root}
@@ -232,7 +235,7 @@ class _Tree:
                 continue
             listing = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, "html")
             content = _content(listing, reply.url)
-            # A link to a folder above lists the same again. One without files may just look the same, once.
+            # A link to a folder above lists the same again. A folder without files may look the same by chance, once.
             if above.count(content) > (0 if listing.entries else 1):
                 self.skipped.append(f"the folder {url} is left out: it lists the same as one above it, so it is a loop")
                 continue
@@ -248,7 +251,7 @@ class _Tree:
 
 
 def _content(listing: Listing, base: str) -> str:
-    """What a folder lists: the names of its files and folders, and what is shown of the files."""
+    """Returns a digest of what a folder lists: the names of its files and folders, and what is shown of the files."""
     folder = base.partition("?")[0].rsplit("/", 1)[0] + "/"
     files = sorted(f"{entry.url.removeprefix(folder)} {entry.fingerprint}" for entry in listing.entries)
     return digest(*files, "", *sorted(url.removeprefix(folder) for url in listing.folders), length=32)
@@ -280,7 +283,7 @@ class Subscription(Schedule):
     concurrency: Annotated[
         int, F("how many of its downloads run in parallel; a change affects new ones only", ge=1, le=16, changes=True)
     ] = 1
-    # 5 if None.
+    # None counts as 5.
     priority: Annotated[Priority | None, F("priority of its scheduled scans and their downloads", changes=True)] = None
     etag: str | None = None
     last_scan: Annotated[str | None, F("when the source was read last, ISO 8601 UTC")] = None
@@ -289,12 +292,12 @@ class Subscription(Schedule):
     # How many of its downloads have failed, in total and at the time `etag` was stored.
     failures: int = 0
     etag_failures: int = 0
-    # How often it was scanned: entries whose download failed are put off by a number of scans.
+    # How often it was scanned: an entry whose download failed is put off for some scans.
     scans: int = 0
 
     @property
     def known_etag(self) -> str | None:
-        """The ETag to send with the next scan. None after a failed download, because a 304 would hide its entry."""
+        """The ETag to send with the next scan; None after a failed download, because a 304 would hide its entry."""
         return self.etag if self.failures == self.etag_failures else None
 
     @property
@@ -302,20 +305,22 @@ class Subscription(Schedule):
         return Selection(self.format, self.include, self.exclude, self.file_path, self.recursive)
 
 
-# Subscriptions are deleted by hand, not within seconds.
+# Retry-After of a full quota: people delete subscriptions, which takes longer than seconds.
 _QUOTA_RETRY_SECONDS = 3600
 
 
 class FileVersion(NamedTuple):
-    """What a server's headers say of a file. None: nothing."""
+    """What a server's headers say of a file; None for what they do not say."""
 
     etag: str | None = None
     length: int | None = None
     modified: str | None = None
 
     def differs(self, other: FileVersion) -> bool | None:
-        """Whether it is another version. None if they have nothing in common to compare. The date counts only without
-        an ETag: several servers of one file may have stored it at different times."""
+        """Whether the other version differs; None if they have no header in common.
+
+        The date counts only without an ETag: several servers of one file may have stored it at different times.
+        """
         names = ("etag", "length") if self.etag and other.etag else self._fields
         both = ((getattr(self, name), getattr(other, name)) for name in names)
         pairs = [(a, b) for a, b in both if a is not None and b is not None]
@@ -329,41 +334,43 @@ NO_VERSION = FileVersion()
 
 
 def version_of(headers: Mapping[str, str]) -> FileVersion:
-    """Of an answer to HEAD, or to a GET of some of the bytes."""
+    """Returns the version from the headers of an answer to HEAD, or to a GET of some bytes."""
     etag = headers.get("etag", "").removeprefix("W/") or None
     partial = "content-range" in headers
     length = total_of(headers) if partial else whole_number(headers.get("content-length", ""))
-    # Of a packed answer it is the length that was sent, which says little of the file.
+    # The length of a packed answer is not that of the file.
     packed = headers.get("content-encoding", "identity") != "identity"
     return FileVersion(etag, None if packed else length, headers.get("last-modified") or None)
 
 
 class SeenEntry(NamedTuple):
-    """What is known of an entry: the fingerprint with which it was queued last; or, after a failed download, the one
-    with which it failed, how often, and from which scan on it is queued again."""
+    """What is stored of an entry of a list: the fingerprint with which it was queued last.
+
+    After a failed download: the fingerprint that failed, how often, and the scan from which on it is queued `again`.
+    """
 
     fingerprint: str
     failed: str | None = None
     failures: int = 0
     again: int = 0
-    # The fingerprint in the list, if the other one has what the server said of the file.
+    # The fingerprint in the list, if `fingerprint` contains what the server said of the file.
     listed: str | None = None
     # What the server said of the file when it was downloaded or last compared, and the scan that compared it.
     version: FileVersion = NO_VERSION
     compared: int = 0
-    # Its path in the library; and since when the source does not list it any more, in Unix seconds.
+    # Its path in the library; and the time, in Unix seconds, since which the source no longer lists it.
     path: str | None = None
     gone_at: int = 0
-    # With which ids it was brought: those of the subscription may have changed since. None: not stored by this version.
+    # The ids with which it was fetched: those of the subscription may have changed since. None: by an older version.
     biz_id: int | None = None
     app_id: int | None = None
 
     def is_queued(self, entry: Entry) -> bool:
-        """Whether this version of the entry was queued, as far as the list shows it, and its download did not fail."""
+        """Whether this version of the entry, as far as the list shows it, was queued and has not failed."""
         return bool(self.fingerprint) and entry.fingerprint in (self.fingerprint, self.listed)
 
     def puts_off(self, entry: Entry, scan: int) -> bool:
-        """Whether this version of the entry failed, and its next download is due at a later scan."""
+        """Whether this version of the entry has failed and is queued again only by a later scan."""
         return not self.fingerprint and entry.fingerprint in (self.failed, self.listed) and scan < self.again
 
 
@@ -374,7 +381,7 @@ Writes = list[Write]
 
 
 _FAILURE = ("failed", "failures", "again")
-# An entry that fails again and again is queued every 256th scan.
+# The wait of an entry that fails again and again stops doubling at 256 scans.
 _MOST_DOUBLED = 8
 
 
@@ -389,10 +396,10 @@ def _seen(item: Mapping[str, Any]) -> SeenEntry:
 
 
 class SubscriptionStore(Store):
-    """Subscriptions in the table, and the entries of their lists that were seen."""
+    """Stores subscriptions, and what is known of the entries of their lists."""
 
     def add(self, subscription: Subscription, line: AuditLine, limit: int) -> None:
-        """QuotaExceeded if the project has `limit` of them already."""
+        """Stores a new subscription. QuotaExceeded if the project has `limit` of them already."""
         item = stored(subscription, subscription.subscription_id, keys.SUBSCRIPTIONS)
         counted = count_write(subscription.project_id, "subscriptions", 1, limit)
         try:
@@ -412,7 +419,10 @@ class SubscriptionStore(Store):
         return Listed([one for one in found if one.status != DELETING], page.cursor)
 
     def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
-        """False if it was changed or deleted meanwhile. `read_again`: the next scan sends no ETag."""
+        """Stores a changed subscription. False if it was changed or deleted meanwhile.
+
+        `read_again`: the next scan sends no ETag.
+        """
         sets, gone = changes(old, new, keys.SUBSCRIPTIONS)
         same, values = unchanged(old)
         write = update(
@@ -432,44 +442,43 @@ class SubscriptionStore(Store):
         return update(key, sets, removes=() if etag else ("etag",))
 
     def seen(self, project_id: str, subscription_id: str) -> dict[str, SeenEntry]:
-        """What is known of each entry, by URL."""
+        """Returns what is known of each entry of a subscription's list, by URL."""
         pk, wanted = keys.manifest_entries(project_id, subscription_id), ("url", *_SEEN_ATTRIBUTES)
         items = self._table.query_all(pk, consistent=True, project=wanted)
         return {item["url"]: _seen(item) for item in items}
 
     def mark_gone(self, subscription: Subscription, url: str, at: int | None) -> None:
-        """Stores since when the source does not list the entry; None if it does."""
+        """Stores the time since which the source no longer lists an entry; None: it lists it again."""
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
         sets = None if at is None else {"gone_at": at}
         self._table.try_write(update(key, sets, removes=("gone_at",) if at is None else ()))
 
     def drop_gone(self, subscription: Subscription, url: str, gone_at: int) -> None:
-        """Forgets an entry whose files were deleted, unless a scan found it again meanwhile."""
+        """Deletes what is known of an entry whose files were deleted, unless a scan found it again meanwhile."""
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
         self._table.try_write(delete(key, "#gone_at = :seen", seen=gone_at))
 
     def compared(self, subscription: Subscription, url: str, version: FileVersion, scan: int) -> None:
-        """Stores what the server said of an unchanged file."""
+        """Stores what the server said of a file that has not changed, and the scan that asked."""
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
         self._table.try_write(update(key, version.known() | {"compared": scan}))
 
     def fetched(self, project_id: str, subscription_id: str, url: str, fingerprint: str, version: FileVersion) -> None:
-        """Stores what the server said of the file that was downloaded, unless a later one was queued."""
+        """Stores what the server said of a downloaded file, unless a later version of it was queued."""
         key = keys.manifest_entry(project_id, subscription_id, url)
         gone = [name for name in FileVersion._fields if name not in version.known()]
         same = "#fingerprint = :mine"
         self._table.try_write(update(key, version.known(), removes=gone, condition=same, mine=fingerprint))
 
     def seen_writes(self, subscription: Subscription, entry: Entry, listed: str | None = None) -> Writes:
-        """The writes that mark the entry as seen, for the transaction that queues its download.
+        """Returns the writes that mark an entry as queued, for the transaction that queues its download.
 
-        They fail if the subscription was deleted. `listed`: the entry's fingerprint in the list, if it differs from
-        the entry's own.
+        They fail if the subscription was deleted. `listed`: the fingerprint in the list, if the entry has another.
         """
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
         return [
-            # What is known of earlier failures stays: they count if the download fails again.
+            # Earlier failures stay stored: they count if the download fails again.
             update(
                 known,
                 {"url": entry.url, "fingerprint": entry.fingerprint, "listed": listed}
@@ -489,8 +498,11 @@ class SubscriptionStore(Store):
     def forget_writes(
         self, project_id: str, subscription_id: str, url: str, fingerprint: str | None, *, failed: bool
     ) -> Writes:
-        """Makes the next scan send no ETag and queue the entry again. If its download `failed`, a scan by schedule does
-        so after 1, 2, 4 … scans: a link may be dead. Nothing, if another download of the URL has decided since."""
+        """Returns the writes that make the next scan send no ETag and queue an entry again.
+
+        If its download `failed`, scans by schedule queue it again only after 1, 2, 4 … scans: the link may be dead.
+        Returns none if another download of the URL was queued since.
+        """
         subscription = self.get(project_id, subscription_id)
         if subscription is None or subscription.status == DELETING:
             return []
@@ -510,7 +522,7 @@ class SubscriptionStore(Store):
         return [update(key, sets, removes=removes, condition=same, mine=fingerprint), counted]
 
     def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
-        """For a failed download that is retried: marks the entry as seen, so that no scan queues it again."""
+        """Returns the writes for the retry of a failed download: its entry counts as queued, so no scan queues it."""
         key = keys.manifest_entry(project_id, subscription_id, url)
         if _seen(self._table.get(key, consistent=True) or {}).failed != fingerprint:
             return []
@@ -518,7 +530,7 @@ class SubscriptionStore(Store):
         return [update(key, {"fingerprint": fingerprint}, removes=_FAILURE, condition=same, mine=fingerprint)]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
-        """Marks it as being deleted. Compensation continues until all its records are gone."""
+        """Marks a subscription as being deleted and as due: compensation continues until its records are deleted."""
         due = keys.due(subscription_id, now, "subscription")
         key = keys.subscription(project_id, subscription_id)
         return self._table.try_write(update(key, {"status": DELETING} | due), audit_write(line))

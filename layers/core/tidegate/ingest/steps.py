@@ -1,4 +1,4 @@
-"""One invocation of an ingest request: does the work of its type, and ends the request with the result."""
+"""The steps of ingest requests: each invocation does some work of the request's type, and the last one ends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from tidegate.queue.queue import RunningAttempt, Timing
 from tidegate.queue.store import Refused
 
 # --- steps
-# One invocation of an ingest request: does the work of its type, and ends the request with the result.
 
 logger = Logger(service="tidegate", child=True)
 
@@ -45,7 +44,7 @@ TIMING = Timing(look=2.0, beat=10.0)
 
 
 def work(ingest: Ingest, event: Mapping[str, Any], seconds_left: float) -> dict[str, Any]:
-    """Runs one step. Returns the state machine's next input, in which `more` says whether to invoke again."""
+    """Runs one invocation. Returns the state machine's next input, in which `more` says whether to invoke again."""
     passed = {name: event[name] for name in ("project_id", "request_id", "attempt", "deadline") if name in event}
     attempt = (str(event["project_id"]), str(event["request_id"]), int(event["attempt"]))
     if "failure" in event:
@@ -54,7 +53,7 @@ def work(ingest: Ingest, event: Mapping[str, Any], seconds_left: float) -> dict[
         died = WorkerLost("the function that ran this attempt died before it was done")
         # The cause may have a stack trace and names of AWS resources: only operators see the line's stack.
         ingest.queue.log.write(*attempt, "died", died.detail, error=WorkerLost(cause))
-        # This attempt saved some of its work, and the next one continues there.
+        # Whether this attempt saved some of its work, so that the next one continues there.
         died.progressed = event.get("state") is not None or _saved_some(ingest, attempt)
         return _end(ingest, passed, attempt, error=died)
     began = ingest.clock()
@@ -109,7 +108,7 @@ def _saved_some(ingest: Ingest, attempt: tuple[str, str, int]) -> bool:
 
 
 def _discard(ingest: Ingest, request: Request) -> None:
-    """Deletes what a cancelled request stored. Others may be resumed or retried, and keep their parts."""
+    """Deletes what a cancelled request stored. Other requests may be resumed or retried, and keep their parts."""
     if request.status == CANCELLED and request.type in _DISCARDS:
         _DISCARDS[request.type](ingest, request)
 
@@ -118,7 +117,7 @@ def _end(ingest: Ingest, passed: dict[str, Any], attempt: tuple[str, str, int], 
     try:
         ended = ingest.queue.finish(*attempt, **outcome)
     except Refused as refused:
-        # Another request stored the same content, or used up the quota. The next attempt looks again.
+        # Another request stored the same content, or used up the quota. The next attempt decides anew.
         logger.info("the step is repeated by the next attempt", **passed, why=refused.detail)
         ended = ingest.queue.finish(
             *attempt, error=WorkerLost("another request changed the project's content at the same time")
@@ -137,6 +136,7 @@ def _summary(result: Mapping[str, Any]) -> str:
 
 
 def associate(ingest: Ingest, step: Step) -> StepOutcome:
+    """`associate`: makes the file ready with content that the project has. FileNotFound if it has none."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     signature = str(file.signature)
@@ -149,6 +149,7 @@ def associate(ingest: Ingest, step: Step) -> StepOutcome:
 
 
 def check_file(ingest: Ingest, step: Step) -> StepOutcome:
+    """`check`: reads a ready file's content, verifies its SHA-256, and compares it with its source, if it has one."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     if file.state != READY or file.signature is None:
@@ -215,7 +216,7 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
 
 
 def verify(ingest: Ingest, step: Step) -> StepOutcome:
-    """`verify`: reads a large upload, and makes it ready if it is what was announced."""
+    """`verify`: reads a large upload, and makes it ready if size and SHA-256 are as announced."""
     request, turn = step.request, step.turn(lambda done: {"bytes": done})
     file_id = str(request.payload["file_id"])
     try:

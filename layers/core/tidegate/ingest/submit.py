@@ -1,4 +1,4 @@
-"""Submits ingest requests: checks the URL, chooses the channel, and creates the file's record with the request."""
+"""Submits ingest requests: checks the URL, chooses the channel, and creates the request together with its file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_url(ingest: Ingest, project_id: str, *urls: str) -> bool:
-    """UrlNotAllowed if the project may not fetch one of the URLs. Returns the project's allow_private_urls."""
+    """Raises UrlNotAllowed if the project may not fetch one of the URLs. Returns its `allow_private_urls`."""
     allow_private = ingest.projects.get(project_id).allow_private_urls
     refused = ingest.http.refused_urls(urls, allow_private=allow_private, project_id=project_id)
     if refused:
@@ -46,9 +46,10 @@ def download(
     extra_writes: Sequence[Any] = (),
     **more: Any,
 ) -> tuple[File, Request]:
-    """Creates a file and the request that fetches it. `fingerprint`: the entry's, if a scan found the URL.
+    """Creates a file and the request that fetches it, and returns both.
 
-    `compared`: later scans will ask the server whether the file has changed.
+    `fingerprint`: that of the list's entry, if a scan found the URL. `compared`: later scans will ask the server if the
+    file has changed.
     """
     check_url(ingest, project_id, source_url, *mirrors)
     payload = {
@@ -83,9 +84,9 @@ def submit(
     dedupe_key: str | None = None,
     **options: Any,
 ) -> Request:
-    """Submits a request as `POST /v1/requests` describes it. The payload must have been validated for its type.
+    """Submits a request of any type and returns it. The payload must have been validated for its type.
 
-    `options` are those of `_submit`. With a `dedupe_key`, returns the unfinished request that has it, if any.
+    `options` are those of `_submit`. With a `dedupe_key`, returns the unfinished request with that key, if any.
     """
     if dedupe_key is None:
         return _submit(ingest, project_id, type, payload, **options)
@@ -154,6 +155,7 @@ def scan(
     by_schedule: bool = False,
     confirm_trash: int | None = None,
 ) -> Request:
+    """Submits a scan of a subscription and returns it."""
     if not subscription_id:
         raise Invalid(
             "a scan needs a subscription_id: name the subscription to scan",
@@ -188,7 +190,7 @@ def _of_file(
     who: str,
     **more: Any,
 ) -> Request:
-    """A check or an extraction of an existing file."""
+    """Submits a check or an extraction of an existing file and returns it."""
     file = ingest.files.require(project_id, str(payload["file_id"]))
     if type == "extract" and file.state != READY:
         raise WrongState(f"the archive {file.file_id} is {file.state}: extract it when it is ready")
@@ -216,7 +218,7 @@ def _with_file(
     not_before: datetime | None = None,
     lane: int = 0,
 ) -> tuple[File, Request]:
-    """Creates the file and its request in one transaction."""
+    """Creates a file and its request in one transaction and returns both."""
     now = ingest.clock()
     request_id = request_id or new_id("req", now)
     file = new_file(project_id, announced, COMING, now)
@@ -240,7 +242,7 @@ def _with_file(
 
 
 def _channel(ingest: Ingest, channel: str | None, credentials: object) -> str:
-    """The named channel, if it exists; otherwise the default one."""
+    """Returns the given channel, after checking that it exists; without one, the default channel."""
     if channel:
         ingest.queue.channels.require(channel)
         return channel
@@ -248,7 +250,7 @@ def _channel(ingest: Ingest, channel: str | None, credentials: object) -> str:
 
 
 def subscription_of(ingest: Ingest, project_id: str, subscription_id: str) -> Subscription:
-    """RecordNotFound if there is none, or if it is being deleted."""
+    """Returns the subscription. RecordNotFound if there is none, or if it is being deleted."""
     found = ingest.store.get(project_id, subscription_id)
     if found is None or found.status == DELETING:
         raise RecordNotFound(f"this project has no subscription with the id {subscription_id}")

@@ -68,7 +68,7 @@ _CANCELS_TOGETHER = 16
 
 
 def create(ingest: Ingest, described: Subscription, *, who: str = SYSTEM) -> Subscription:
-    """Creates a subscription. `described` has everything but its id, times and next run.
+    """Creates a subscription and returns it. `described` has everything but its id, times and next run.
 
     QuotaExceeded if the project has as many as its quota allows.
     """
@@ -91,7 +91,7 @@ def change(
     revision: int | None = None,
     who: str,
 ) -> Subscription:
-    """Sets the named fields; None removes one. Conflict if `revision` is given and is not the present one."""
+    """Changes fields of a subscription; the value None removes one. Conflict if `revision` is given and is old."""
     old = subscription_of(ingest, project_id, subscription_id)
     check_revision(old, revision, "subscription")
     if "source_url" in changes:
@@ -105,7 +105,7 @@ def change(
 
 
 def switch(ingest: Ingest, project_id: str, subscription_id: str, *, paused: bool, who: str) -> Subscription:
-    """Stops or continues its schedule. Scans by hand work in both states. Idempotent."""
+    """Pauses or resumes the schedule of a subscription. Scans by hand work in both states. Idempotent."""
     return change(ingest, project_id, subscription_id, {"status": PAUSED if paused else ACTIVE}, who=who)
 
 
@@ -121,13 +121,13 @@ def _write(ingest: Ingest, old: Subscription, new: Subscription, who: str, actio
 
 
 def preview(ingest: Ingest, project_id: str, url: str, selection: Selection) -> SourceList:
-    """The files that a scan of this source would find now. Nothing is queued."""
+    """Returns the files that a scan of this source would find now. Nothing is queued."""
     allow_private = check_url(ingest, project_id, url)
     return read_source(ingest.http, project_id, url, selection, allow_private=allow_private, limits=_PREVIEW_LIMITS)
 
 
 class Plan(NamedTuple):
-    """What a scan of a subscription would do, as far as the list shows it."""
+    """The URLs that a scan would find new, changed or gone, as far as the list shows it."""
 
     new: set[str]
     changed: set[str]
@@ -135,6 +135,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(ingest: Ingest, project_id: str, subscription_id: str, found: SourceList) -> Plan:
+    """Returns what a scan of the subscription would find new, changed and gone in this list."""
     subscription_of(ingest, project_id, subscription_id)
     seen = ingest.store.seen(project_id, subscription_id)
     entries = found.entries or []
@@ -145,7 +146,7 @@ def plan_of(ingest: Ingest, project_id: str, subscription_id: str, found: Source
 def scan_now(
     ingest: Ingest, project_id: str, subscription_id: str, who: str, confirm_trash: int | None = None
 ) -> Request:
-    """Queues a scan of the source now. `confirm_trash`: how many vanished files it may put into the trash."""
+    """Queues a scan now and returns it. `confirm_trash`: how many vanished files it may put into the trash."""
     subscription_of(ingest, project_id, subscription_id)
     return scan(ingest, project_id, subscription_id, priority=BY_HAND, who=who, confirm_trash=confirm_trash)
 
@@ -158,12 +159,13 @@ def tasks(ingest: Ingest, project_id: str, subscription_id: str, limit: int, cur
 def runs(
     ingest: Ingest, project_id: str, subscription_id: str, limit: int, cursor: str | None
 ) -> Listed[dict[str, Any]]:
-    """The runs of its schedule, newest first, each with the present state of its scan."""
+    """Returns the runs of a subscription's schedule, newest first, each with the present state of its scan."""
     subscription_of(ingest, project_id, subscription_id)
     return ingest.scans.runs(project_id, subscription_id, limit, cursor)
 
 
 def delete(ingest: Ingest, project_id: str, subscription_id: str, who: str) -> None:
+    """Deletes a subscription and cancels its requests. If they are many, compensation does the rest."""
     subscription_of(ingest, project_id, subscription_id)
     now = ingest.clock()
     line = act(project_id, subscription_id, now, who, "subscription.delete")
@@ -177,9 +179,9 @@ def delete(ingest: Ingest, project_id: str, subscription_id: str, who: str) -> N
 
 
 def finish_delete(ingest: Ingest, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
-    """Cancels all its open requests, then deletes its records. Idempotent.
+    """Cancels the open requests of a deleted subscription, then deletes its records. Idempotent.
 
-    Stops after DELETE_SECONDS. The subscription stays due until it is deleted, so compensation calls this again.
+    Stops after DELETE_SECONDS. The subscription stays due until its records are deleted: compensation calls this again.
     """
     until = ingest.monotonic() + DELETE_SECONDS
     left = _open_requests(ingest, project_id, subscription_id)
@@ -209,7 +211,7 @@ def _cancel(ingest: Ingest, request: Request, who: str) -> None:
 
 
 def scan_schedules(ingest: Ingest) -> Schedules[Subscription, None]:
-    """Queues the scans of subscriptions that are due. The subscription is the record of the schedule."""
+    """Returns the schedules of scans: each run queues a scan. The subscription itself is the record of its schedule."""
 
     def start(schedules: Schedules[Subscription, None], subscription: Subscription, request_id: str) -> None:
         scan(
@@ -238,13 +240,12 @@ def scan_schedules(ingest: Ingest) -> Schedules[Subscription, None]:
 
 
 # --- scan
-# `scan`: reads a subscription's list of files and queues downloads of new and changed ones.
-
 _AT_ONCE = 8
 _PUT_OFF_NAMED = 10
 
 
 def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
+    """`scan`: reads the list of a subscription's source and queues downloads of its new and changed files."""
     request = step.request
     subscription = ingest.store.get(request.project_id, str(request.subscription_id))
     if subscription is None or subscription.status == DELETING:
@@ -280,7 +281,7 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
 
 
 def _access(ingest: Ingest, subscription: Subscription) -> tuple[Credential | None, bool]:
-    """The credential of the source, and whether private addresses are allowed."""
+    """Returns (credential of the source or None, whether private addresses are allowed)."""
     allow_private = ingest.projects.get(subscription.project_id).allow_private_urls
     credential = None
     if subscription.credentials:
@@ -306,16 +307,16 @@ def _read(ingest: Ingest, step: Step, subscription: Subscription) -> SourceList:
 # --- deletions
 # Follows what the source has deleted, if the subscription says so.
 
-# So long files stay in the library after the source does not list them any more.
+# How long files stay in the library after the source no longer lists them.
 TRASH_SECONDS = 7 * 86400
-# If more files than this, and a larger share, are gone at once, somebody must confirm it: the list may be wrong.
+# If more files than this number and this share are gone at once, a person must confirm it: the list may be wrong.
 MOST_GONE, MOST_GONE_PERCENT = 10, 20
 
 
 def _follow_deletions(
     ingest: Ingest, step: Step, subscription: Subscription, found: SourceList, seen: Mapping[str, SeenEntry]
 ) -> dict[str, Any]:
-    """Marks entries that are gone, deletes the files of those that are gone for long. Returns notes for the result."""
+    """Marks entries that are gone, and deletes the files of entries gone for long. Returns notes for the result."""
     now = int(ingest.clock().timestamp())
     follows = subscription.on_delete == "trash"
     back = [url for url, entry in seen.items() if entry.gone_at and (url in found.urls or not follows)]
@@ -342,14 +343,16 @@ def _follow_deletions(
 
 
 def gone_of(found: SourceList, seen: Mapping[str, SeenEntry]) -> dict[str, SeenEntry]:
-    """The entries that were listed before, outside of folders that are not to be read any more. None if the list cannot
-    be trusted in this: a folder could not be read."""
+    """Returns the entries that were listed before and are not now, by URL.
+
+    Leaves out entries in folders that are no longer read. Empty if a folder could not be read: its files may be there.
+    """
     gone = {url: entry for url, entry in seen.items() if url not in found.urls} if found.complete else {}
     return {url: entry for url, entry in gone.items() if not url.startswith(found.unread)}
 
 
 def _held_back(fresh: Sequence[str], known: int, found: SourceList, confirmed: object) -> str | None:
-    """Why the deletions are not followed; None if they are."""
+    """Returns why vanished files are not put into the trash; None if they are."""
     if not found.urls:
         return "the source lists nothing at all"
     many = len(fresh) > max(MOST_GONE, known * MOST_GONE_PERCENT // 100)
@@ -366,8 +369,7 @@ def _held_back(fresh: Sequence[str], known: int, found: SourceList, confirmed: o
 
 
 def _delete_gone(ingest: Ingest, step: Step, subscription: Subscription, url: str, entry: SeenEntry) -> bool:
-    """Deletes the files that the subscription brought from a URL, not those that others brought from there. False if
-    one is in use: a later scan tries again."""
+    """Deletes the files that this subscription fetched from a URL. False if one is in use: a later scan tries again."""
     step.heartbeat({})
     biz_id = subscription.biz_id if entry.biz_id is None else entry.biz_id
     app_id = subscription.app_id if entry.app_id is None else entry.app_id
@@ -391,17 +393,17 @@ def _delete_gone(ingest: Ingest, step: Step, subscription: Subscription, url: st
 
 
 # --- comparison
-# Asks servers whether files have changed of which the list does not show it.
+# Asks servers whether files have changed, where the list does not show it.
 
-# In one scan at most so many files and seconds. The next scan continues with those that were compared longest ago.
+# The most files and seconds in one scan. The next scan continues with the files that were compared longest ago.
 COMPARED_AT_ONCE = 500
 _COMPARE_SECONDS = 120.0
-# The pause between two questions, unless the subscription's politeness says another.
+# The pause between two requests, unless the subscription's politeness sets one.
 _COMPARE_PAUSE = 0.1
 _COMPARE_LIMITS = Limits(total=20, max_bytes=MAX_BYTES)
-# A server that fails so often in one scan is not asked again by it.
+# A server that fails this often in one scan is not asked again by that scan.
 _COMPARE_FAILURES = 3
-# Answers of servers that do not allow HEAD: they are asked for one byte.
+# Statuses of servers that do not allow HEAD: they are asked for one byte of the file instead.
 _NO_HEAD = frozenset({400, 403, 405, 501})
 
 
@@ -412,14 +414,14 @@ class _Comparison:
         self._failures: Counter[str] = Counter()
         self._faults: list[str] = []
         self._asked = self._left = 0
-        # The fingerprint in the list, by URL, of files that were found changed.
+        # For each URL whose file was found changed: the fingerprint in the list.
         self.listed: dict[str, str] = {}
 
     def asks_for(self, entry: Entry) -> bool:
         return self._subscription.compare == "head" or not entry.dated
 
     def notes(self) -> dict[str, Any]:
-        """For the result of the scan."""
+        """Returns notes for the result of the scan."""
         if not self._asked and not self._left:
             return {}
         notes: dict[str, Any] = {"compared": self._asked, "changed": len(self.listed), "compared_later": self._left}
@@ -428,7 +430,10 @@ class _Comparison:
         return notes
 
     def changed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries, queued before, whose file the server says is another one now; with a new fingerprint."""
+        """Returns the entries whose file has changed according to its server, with new fingerprints.
+
+        Only entries that were queued before are compared.
+        """
         queued = (entry for entry in entries if entry.url in self._seen and self._seen[entry.url].is_queued(entry))
         asked = [entry for entry in queued if self.asks_for(entry)]
         asked.sort(key=lambda entry: self._seen[entry.url].compared)
@@ -458,7 +463,7 @@ class _Comparison:
             if not known.version.differs(version):
                 ingest.store.compared(subscription, entry.url, version, self._scan)
             elif fingerprint != known.fingerprint:
-                # Else its download was queued by an earlier scan, and has not ended.
+                # With an equal fingerprint, an earlier scan has queued the download, and it has not ended.
                 self.listed[entry.url] = entry.fingerprint
                 found.append(replace(entry, fingerprint=fingerprint, size=None))
         self._left = len(asked) - self._asked
@@ -471,7 +476,7 @@ class _Comparison:
             version = self._head(entry, how)
         except FetchError as error:
             self._ingest.host_pauses.note(project_id, entry.url, error.retry_after or 0.0)
-            # A pause or a fault of the server concerns its other files, too.
+            # A pause or a failure of the server concerns its other files, too.
             self._failures[origin] += _COMPARE_FAILURES if isinstance(error, NotSent) or error.retry_after else 1
             self._faults.append(f"{entry.url}: {error.detail}")
             return None
@@ -504,7 +509,7 @@ class _Comparison:
 def _queue_all(
     ingest: Ingest, step: Step, subscription: Subscription, fresh: list[Entry], compared: _Comparison
 ) -> int:
-    """Queues downloads, several in parallel: a list may have thousands. Returns how many URLs were refused."""
+    """Queues downloads of the entries, several in parallel. Returns how many URLs were refused."""
     refused = 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
@@ -525,7 +530,7 @@ def _queue_all(
 def _queue(
     ingest: Ingest, step: Step, subscription: Subscription, entry: Entry, lane: int, compared: _Comparison
 ) -> bool:
-    """Queues the download of an entry. False if its URL may not be fetched: a bad entry does not stop the others."""
+    """Queues the download of an entry. False if its URL may not be fetched; the scan then goes on with the others."""
     announced = Announcement(
         subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
     )
@@ -553,7 +558,7 @@ def _queue(
 
 
 def _again_or_gone(ingest: Ingest, subscription: Subscription, error: Conflict) -> None:
-    """LeaseLost if the subscription was deleted. Otherwise an earlier run of this scan has queued the entry."""
+    """Raises LeaseLost if the subscription was deleted. If not, an earlier run of this scan has queued the entry."""
     present = ingest.store.get(subscription.project_id, subscription.subscription_id)
     if present is None or present.status == DELETING:
         raise LeaseLost("the subscription was deleted") from error
