@@ -1,4 +1,4 @@
-"""The library of files, as parts of one object of the app, which imports a module when its part is first used."""
+"""The library of files. The app makes one `Files`, whose parts are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Files:
-    """What belongs to the library: given by the app, or made from that when it is first used."""
+    """The parts of the library: some are passed in by the app, the others are made at first use."""
 
     bucket_name: str
     clock: Clock
     table: Table
     s3: S3Client
-    # (file, further writes, key id) → queues the verification of a large upload.
+    # Called with (file, further writes, key id): queues the verification of a large upload.
     queue_verification: Callable[[File, Sequence[Any], str], None]
 
     @cached_property

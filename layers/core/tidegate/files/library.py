@@ -1,4 +1,4 @@
-"""The library: files by path, contents stored once per digest, and what is discarded."""
+"""The library: finds, links and deletes files. Content is stored once for all files of a project that have it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidegate.projects.audit import SYSTEM, act
 
 
 class Content(NamedTuple):
-    """`pieces_sha256` and `blocks_sha256` are the digests of its lists; None if it has none, as small content."""
+    """A stored content. `pieces_sha256` and `blocks_sha256` are digests of its lists; None for small content."""
 
     state: str
     size: int
@@ -46,10 +46,10 @@ class Content(NamedTuple):
 
 
 def content_state(item: Mapping[str, Any]) -> str:
-    """The state of a content record. One that is coming has failed when no ingest brings it any more.
+    """Returns the state of a content record; `failed` if it should be coming, but no ingest fetches it any more.
 
-    `bringing` are the files whose ingests bring it; DynamoDB removes the attribute with its last member. Older
-    versions stored only one of them, as `brought_by`.
+    `bringing` has the files whose ingests fetch it; DynamoDB removes the attribute with its last member. Older versions
+    stored only one of these files, as `brought_by`.
     """
     is_lost = item["state"] == COMING and not item.get("bringing") and "brought_by" not in item
     return FAILED if is_lost else str(item["state"])
@@ -62,14 +62,14 @@ def _content(project_id: str, signature: str, item: dict[str, Any]) -> Content:
 
 
 class ContentStore(Store):
-    """Records of stored content, as distribution reads them: its state, size and object."""
+    """Reads and protects the records of stored content, for distribution: state, size and object."""
 
     def get(self, project_id: str, signature: str) -> Content | None:
         item = self._table.get(keys.content(project_id, signature), consistent=True)
         return _content(project_id, signature, item) if item else None
 
     def use(self, project_id: str, signature: str, until: float) -> Content | None:
-        """The content, protected against deletion until `until`, or until a later time that was set before.
+        """Protects a content against deletion until `until`, or a later time set before, and returns it.
 
         None if there is no such content.
         """
@@ -82,15 +82,15 @@ class ContentStore(Store):
         return _content(project_id, signature, item)
 
     def objects_of(self, project_id: str, signatures: Iterable[str]) -> dict[str, str]:
-        """The key of each content's object, by signature."""
+        """Returns the key of each content's object, by signature."""
         wanted = sorted(set(signatures))
-        # Consistent: a content without its record would be looked for at the place of an older version.
+        # Consistent: without its record, a content would be looked for under the key of an older version.
         items = self._table.batch_get([keys.content(project_id, each) for each in wanted], consistent=True)
         known = {item["signature"]: item["object"] for item in items if "object" in item}
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
-        """Records that the object with this ETag was read and has this signature. Store its lists before."""
+        """Stores that the object with this ETag was read and has this signature. Store its lists before."""
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}
@@ -103,13 +103,13 @@ class ContentStore(Store):
 
 
 def discard_upload(objects: UploadBucket, uploads: OpenUploads, upload: File | OpenUpload, now: datetime) -> None:
-    """Deletes what was uploaded for a file and is not its content, and then stops counting it. Idempotent.
+    """Deletes an uploaded object that is not a file's content, and then stops counting the upload. Idempotent.
 
-    Only for a file that can no longer become ready by this object.
+    Call it only if the file can no longer become ready with this object.
     """
     key = upload_object(upload.project_id, upload.file_id)
     if upload.upload_id:
-        # Its parts have URLs, but these end with the upload.
+        # The URLs of its parts become invalid when the upload is aborted.
         objects.abort_upload(key, upload.upload_id)
         objects.delete(key)
     else:
@@ -118,8 +118,10 @@ def discard_upload(objects: UploadBucket, uploads: OpenUploads, upload: File | O
 
 
 def delete_uploaded(objects: UploadBucket, uploads: OpenUploads, project_id: str, key: str, now: datetime) -> None:
-    """Deletes an object. In a project with a quota of bytes, an empty object takes its place while a presigned URL may
-    bring it again: the URL's PUT has `If-None-Match: *`, so S3 refuses it then. The daily sweep deletes that object.
+    """Deletes an uploaded object, so that its presigned URL cannot bring it back in a project with a quota of bytes.
+
+    While the URL is valid, an empty object takes its place: the URL's PUT has `If-None-Match: *`, so S3 refuses it. The
+    daily sweep deletes the empty object.
     """
     if may_be_put_again(key, now) and uploads.are_limited(project_id):
         objects.put(key, b"")
@@ -132,7 +134,7 @@ LINK_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A file as a caller announces it, before its content arrives."""
+    """What a caller says of a file before its content arrives."""
 
     biz_id: int
     app_id: int
@@ -150,7 +152,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class PresignedUrl:
-    """A URL that is valid until `expires_at`. A request to it must have these `headers`."""
+    """A presigned URL, valid until `expires_at`. A request to it must have these `headers`."""
 
     url: str
     expires_at: str
@@ -196,7 +198,7 @@ class Library:
         limit: int,
         cursor: str | None,
     ) -> Listed[File]:
-        """Files of the project, newest first. None matches every value."""
+        """Returns files of the project, newest first. None matches every value."""
         if biz_id is not None and app_id is not None and file_path is not None:
             return self._store.find(project_id, (biz_id, app_id, file_path), limit, cursor)
         wanted = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
@@ -204,7 +206,7 @@ class Library:
         return self._store.list(project_id, limit, cursor, **given)
 
     def link(self, project_id: str, file_id: str) -> PresignedUrl:
-        """A presigned GET of the content. WrongState if the file is not ready."""
+        """Returns a presigned URL of the content. WrongState if the file is not ready."""
         file = self.get(project_id, file_id)
         if file.state != READY or file.signature is None:
             raise WrongState(

@@ -1,4 +1,4 @@
-"""Files of the library: their states, allowed paths, object keys, part sizes and download names."""
+"""Values of the library: a file's record and states, allowed paths, object keys, part sizes and download names."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ LARGEST_SINGLE_UPLOAD = 64 * MIB
 # S3's limits: 10,000 parts, each of 5 MiB to 5 GiB; the last may be smaller.
 MOST_PARTS = 10_000
 _SMALLEST_PART = 16 * MIB
-# For an upload of unknown size. 10,000 parts of this size are 625 GiB.
+# The part size for uploads of unknown size. 10,000 such parts are 625 GiB.
 _USUAL_PART = 64 * MIB
 _DAY = 24 * 3600
-# 5 TiB take a day at 60 MiB/s, and a week at 9. The bucket's lifecycle rule and the sweep abort it then.
+# How long parts may be uploaded: 5 TiB take a day at 60 MiB/s, and a week at 9. After that, the bucket's lifecycle rule
+# and the sweep abort the upload.
 PARTS_SECONDS = 7 * _DAY
-# An hour after the announcement its URL takes no new PUT. A PUT that began before may take longer.
+# How long an object may still be uploaded: its URL accepts no PUT an hour after the announcement, but a PUT that began
+# earlier may take longer.
 _UPLOAD_MAY_COME = timedelta(days=1)
 # S3's largest object.
 LARGEST_FILE = 5 * 1024**4
-# A function reads and hashes more than this in a second. How long a request may read a file is calculated from it.
+# The bytes that a function certainly reads and hashes in a second; gives the time that a request may take for a file.
 SLOWEST_READING = 32 * MIB
 
 
 def upload_kept_seconds(*, in_parts: bool) -> int:
-    """An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep."""
+    """Returns after how many seconds an upload that is not completed is removed.
+
+    Its record is removed by the table's TTL, its object by the sweep.
+    """
     return 2 * _DAY if not in_parts else PARTS_SECONDS + 2 * _DAY
 
 
@@ -60,7 +65,7 @@ class File:
     # The subscription that brought it.
     subscription_id: str | None = None
     source_etag: str | None = None
-    # Only of an upload in parts.
+    # Only for an upload in parts.
     upload_id: str | None = None
     part_size: int | None = None
     # The URL to call when a large upload is verified.
@@ -68,7 +73,7 @@ class File:
 
 
 def path_fault(path: str) -> str | None:
-    """Why a path given by a caller is refused; None if it is fine."""
+    """Returns why a caller's path is refused; None if it is valid."""
     if not path:
         return "must not be empty"
     if len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH_BYTES:
@@ -101,24 +106,24 @@ FileSize = Annotated[int, F(ge=0, le=5 * 1024**4)]
 
 
 def name_of(path: str) -> str:
-    """The last part of a path; `file` if it has none."""
+    """Returns the last part of a path; `file` if it has none."""
     return path.rstrip("/").rsplit("/", 1)[-1] or "file"
 
 
 def upload_object(project_id: str, file_id: str) -> str:
-    """The object key of an upload. Content is never copied, so it stays there; the sweep removes uncompleted ones."""
+    """Returns the object key of an upload. Its content stays there; the sweep removes uncompleted uploads."""
     return f"content/{project_id}/{file_id}"
 
 
 def may_be_put_again(key: str, now: datetime) -> bool:
-    """Whether a presigned URL may still bring the object of an upload, after it was deleted."""
+    """Whether a presigned URL may still upload this object again, after it was deleted."""
     name = key.rsplit("/", 1)[-1]
     announced = made_at(name) if name.startswith("file-") else None
     return announced is not None and now - announced < _UPLOAD_MAY_COME
 
 
 def part_size_for(size: int | None) -> int:
-    """A part size in whole MiB, at least 16, with which the upload fits into 10,000 parts."""
+    """Returns a part size with which the upload fits into 10,000 parts: whole MiB, at least 16."""
     if size is None:
         return _USUAL_PART
     needed = -(-size // MOST_PARTS)
@@ -126,12 +131,12 @@ def part_size_for(size: int | None) -> int:
 
 
 def seconds_to_read(size: int | None) -> int:
-    """The seconds that reading and hashing the file takes at most."""
+    """Returns how many seconds it takes, at most, to read and hash a file of this size."""
     return (size or 0) // SLOWEST_READING
 
 
 def length_of_part(number: int, size: int, part_size: int) -> int:
-    """Bytes of a part; the last one has what is left."""
+    """Returns the bytes of a part; the last part has the rest."""
     return min(part_size, size - (number - 1) * part_size)
 
 
@@ -140,7 +145,7 @@ def part_count(size: int, part_size: int) -> int:
 
 
 def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
-    """Headers that the PUT of an upload must have. They are signed, so S3 refuses other content or another size."""
+    """Returns headers that the PUT of an upload must have: they are signed, so S3 refuses other content or sizes."""
     headers = {"If-None-Match": "*"}
     if size is not None:
         headers["Content-Length"] = str(size)
@@ -150,11 +155,11 @@ def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
 
 
 def content_object(project_id: str, signature: str) -> str:
-    """The object key of content whose record does not name one: small content that an earlier version fetched."""
+    """Returns the object key of content whose record has none: small content that an earlier version fetched."""
     return f"content/{project_id}/{signature}"
 
 
 def content_disposition(file_name: str) -> str:
-    """A Content-Disposition header (RFC 6266): an ASCII name for old clients, and the real name in UTF-8."""
+    """Returns a Content-Disposition header (RFC 6266): an ASCII name for old clients, and the real name in UTF-8."""
     plain = "".join(char if 32 <= ord(char) < 127 and char not in '"\\%' else "_" for char in file_name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"

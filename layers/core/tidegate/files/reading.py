@@ -1,4 +1,4 @@
-"""Reads stored content in one pass: its digest, its pieces and blocks, in turns if it is large."""
+"""Reads stored content in one pass, for its digest and its lists of pieces and blocks; large content in turns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ from tidegate.files.model import LARGEST_SINGLE_UPLOAD, MIB, File, seconds_to_re
 #
 # A piece has 16 blocks. The list of a file's blocks has one entry of 36 bytes for each: the offset of the block's probe
 # in the block (4 bytes), the probe (16 bytes of its content), and the first half of the block's SHA-256. A host
-# searches
-# its old file for the probe, at any offset, and then compares the digest. So bytes that were inserted or removed
-# before a
-# block do not matter. The probe takes the place of rsync's weak checksum: in Python, a search for bytes is faster
-# than a
-# rolling checksum.
+# searches its old file for the probe, at any offset, and then compares the digest. So bytes that were inserted or
+# removed before a block do not matter. The probe replaces rsync's weak checksum: in Python, a search for bytes is
+# faster than a rolling checksum.
 
 BLOCKS_A_PIECE = 16
 PROBE_BYTES = 16
@@ -43,10 +40,10 @@ _STEP = 512
 
 
 class BlockDigests:
-    """Makes the list of a file's blocks. Feed it the whole file in order, in chunks of any length."""
+    """Makes the list of a file's blocks. Call `update` with the whole file in order, in chunks of any length."""
 
     def __init__(self, piece_size: int, entries: bytes = b"") -> None:
-        """`entries` are those of the blocks that were read before: `update` goes on with the next block."""
+        """`entries`: the list of the blocks that were read before; `update` continues with the next block."""
         self._size = piece_size // BLOCKS_A_PIECE
         self._entries = [entries]
         self._block = bytearray()
@@ -61,19 +58,19 @@ class BlockDigests:
                 self._close()
 
     def _close(self) -> None:
-        # Not copied: a block of a file of 5 TiB has 128 MiB.
+        # Hash the block without copying it: that of a file of 5 TiB has 128 MiB.
         self._entries.append(_probe(self._block) + hashlib.sha256(self._block).digest()[:BLOCK_DIGEST_BYTES])
         self._block.clear()
 
     def finish(self) -> bytes:
-        """The list of what came so far. More may follow if it ended with a block."""
+        """Returns the list of all bytes so far. More may follow if they end with a whole block."""
         if self._block:
             self._close()
         return b"".join(self._entries)
 
 
 def _probe(block: bytearray) -> bytes:
-    """The offset and the bytes of the first suitable probe; NO_PROBE if the block has none."""
+    """Returns the offset and the bytes of the first suitable probe; NO_PROBE if the block has none."""
     for at in range(0, len(block) - PROBE_BYTES + 1, _STEP):
         probe = block[at : at + PROBE_BYTES]
         if len(set(probe)) >= _DIFFERENT:
@@ -97,19 +94,19 @@ _MOST_PIECES = 4096
 
 
 def piece_size(size: int) -> int:
-    """The power of two from 1 MiB to 16 MiB that gives about 256 to 512 pieces; larger for files above 64 GiB."""
+    """Returns the power of two from 1 to 16 MiB that gives 256 to 512 pieces; more for files above 64 GiB."""
     wanted = _power_of_two(-(-size // _WANTED_PIECES))
     needed = _power_of_two(-(-size // _MOST_PIECES))
     return max(needed, min(LARGEST_PIECE, max(SMALLEST_PIECE, wanted)))
 
 
 def pieces_object(project_id: str, signature: str) -> str:
-    """The object key of a content's list of pieces."""
+    """Returns the object key of a content's list of pieces."""
     return f"pieces/{project_id}/{signature}"
 
 
 def blocks_object(project_id: str, signature: str) -> str:
-    """The object key of a content's list of blocks, which hosts with an older version of the file use."""
+    """Returns the object key of a content's list of blocks, for hosts that have an older version of the file."""
     return f"pieces/{project_id}/{signature}.blocks"
 
 
@@ -118,7 +115,7 @@ def _power_of_two(at_least: int) -> int:
 
 
 class PieceList(NamedTuple):
-    """`digests` is the list of pieces, `blocks` the list of the blocks within them."""
+    """The lists of a content: `digests` of its pieces, and `blocks`, the list of the blocks within them."""
 
     piece_size: int
     digests: bytes
@@ -133,15 +130,15 @@ class PieceList(NamedTuple):
         return hashlib.sha256(self.blocks).hexdigest()
 
     def objects(self, project_id: str, signature: str) -> dict[str, bytes]:
-        """The objects to store, by key."""
+        """Returns the objects to store, by key."""
         return {pieces_object(project_id, signature): self.digests, blocks_object(project_id, signature): self.blocks}
 
 
 class PieceDigests:
-    """Makes the lists of a file's pieces and blocks. Feed it the whole file in order, in chunks of any length."""
+    """Makes the lists of a file's pieces and blocks. Call `update` with the whole file in order, in any chunks."""
 
     def __init__(self, size: int, digests: bytes = b"", blocks: bytes = b"") -> None:
-        """`digests` and `blocks` are the lists of the pieces that were read before: `update` goes on with the next."""
+        """`digests` and `blocks`: the lists of the pieces read before; `update` continues with the next piece."""
         self.piece_size = piece_size(size)
         self._digests = [digests]
         self._hashed = hashlib.sha256()
@@ -168,7 +165,7 @@ class PieceDigests:
         return self._room == self.piece_size
 
     def finish(self) -> PieceList:
-        """The lists of what came so far. More may follow if it ended `between_pieces`."""
+        """Returns the lists of all bytes so far. More may follow if they end with a whole piece."""
         if not self.between_pieces:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())
@@ -193,7 +190,7 @@ class Checked:
 
 
 def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = lambda _: None) -> Checked:
-    """Reads the object and returns its digests. At most AHEAD ranges are in memory, however large the object is."""
+    """Reads an object and returns its digests. At most AHEAD ranges are in memory, however large the object is."""
     hashed = hashlib.sha256()
     digests = PieceDigests(found.size) if found.size >= SMALLEST_FILE else None
     for done, chunk in in_order(bucket, key, found, pulse):
@@ -205,7 +202,7 @@ def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = la
 
 
 def fault_of(file: File, size: int, signature: str) -> str | None:
-    """How the content differs from what was announced; None if it does not."""
+    """Returns how the content differs from what was announced; None if it does not."""
     if file.size is not None and file.size != size:
         return f"the content has {size} bytes, but {file.size} were announced"
     if file.signature is not None and file.signature != signature:
@@ -216,7 +213,7 @@ def fault_of(file: File, size: int, signature: str) -> str | None:
 def in_order(
     bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse, first: int = 0
 ) -> Generator[tuple[int, bytes]]:
-    """(bytes up to the end of the range, the range) in order, from byte `first` on. The ranges are read in parallel."""
+    """Yields (offset of the range's end, the range) in order, from byte `first` on. Reads ranges in parallel."""
 
     def read(start: int) -> bytes:
         last = min(start + RANGE, found.size) - 1
@@ -272,7 +269,7 @@ class RunningDigests:
         return Checked(self.found.size, self.found.etag, self._hashed.hexdigest(), lists)
 
     def save(self) -> bytes | None:
-        """One line of JSON, then the lists of pieces and blocks (2.5 MB at most). None within a piece."""
+        """Returns the state for `restore`: a line of JSON, then the lists (2.5 MB at most). None within a piece."""
         if self._pieces and not self._pieces.between_pieces:
             return None
         head = {
@@ -286,7 +283,7 @@ class RunningDigests:
 
     @classmethod
     def restore(cls, data: bytes, *, pieces: bool) -> RunningDigests:
-        """What was saved; `found` is the object as it was then. ValueError, KeyError or TypeError if malformed."""
+        """Returns the saved digests, with `found` as it was then. ValueError, KeyError or TypeError if malformed."""
         line, _, lists = data.partition(b"\n")
         head = json.loads(line)
         restored = cls(StoredObject(int(head["size"]), str(head["etag"])), pieces=pieces)
@@ -302,16 +299,15 @@ class RunningDigests:
 
 
 # --- reading
-# Reads an object in turns: what one invocation cannot finish, the next one continues where it was last saved.
+# Reads an object in turns: if one invocation cannot finish, the next one continues from the last save.
 #
-# The digests so far are saved as one object, so a crash leaves the old ones or the new ones. They belong to a
-# request or
-# to a content: the daily sweep deletes what is left after the request has ended or the content is verified.
+# The digests so far are saved as one object, so a crash leaves the old ones or the new ones. They belong to a request
+# or to a content: the daily sweep deletes what is left after the request has ended or the content is verified.
 
 logger = Logger(service="tidegate", child=True)
 
 OF_REQUESTS, OF_CONTENTS = "verifying/requests/", "verifying/contents/"
-# A killed function repeats at most this much. Ordinary files take less time, and nothing is saved.
+# The time between two saves: a killed function repeats no more than this. Ordinary files take less, without a save.
 SAVE_SECONDS = 60.0
 # A turn ends when fewer seconds of its invocation are left, and the time for one more piece: digests can be saved only
 # at the end of a piece, which has 2 GiB if the file has 5 TiB.
@@ -328,7 +324,10 @@ def saved_for_content(project_id: str, signature: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadingTurn:
-    """`saved` is the key of the saved digests, `until` the end of the invocation by the monotonic clock."""
+    """One invocation's part of reading an object. `saved`: the key of the saved digests.
+
+    `until`: the end of the invocation by the monotonic clock.
+    """
 
     saved: str
     until: float
@@ -366,7 +365,7 @@ class TurnReader:
                     turn.pulse(done)
                     now = self._monotonic()
                     over = now > until
-                    # Looked at after the range: every turn makes progress, however short it is.
+                    # Check the time only after a range, so that every turn makes progress, however short it is.
                     if done < found.size and (over or now - saved_at > SAVE_SECONDS) and (data := digests.save()):
                         self._present.add(turn.saved)
                         self._bucket.put(turn.saved, data)
@@ -378,7 +377,7 @@ class TurnReader:
             self.forget(turn.saved)
             raise
         except DomainError as error:
-            # An attempt that got further does not count against the retries.
+            # An attempt that saved further digests does not count against the retries.
             error.progressed = saved > began
             raise
         return digests.finish()

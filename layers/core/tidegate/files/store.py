@@ -32,12 +32,12 @@ from tidegate.records import item_of, record_from
 # Uploads that were announced and may still bring bytes into the bucket. They count towards the project's quotas.
 #
 # An upload is open until its content counts as stored, or until its object is deleted and cannot come back. The object
-# goes first: after a crash in between, an upload counts for too long, but never too little.
+# is deleted first: after a crash in between, an upload counts for too long, but never too little.
 
 _TRIES = 4
-# Abandoned uploads that one announcement looks for.
+# How many records one announcement reads, and how many abandoned uploads it removes, at most.
 _MOST_READ, _MOST_ABANDONED = 1000, 200
-# Parts of a file without a size that have a URL at once, so that its record stays small.
+# How many parts of a file without a size may have a URL at once, so that its record stays small.
 _MOST_ASKED = 200
 
 
@@ -45,21 +45,24 @@ _MOST_ASKED = 200
 class OpenUpload:
     project_id: str
     file_id: str
-    # The size that counts. If none was announced: what was left of the quota, or 0 without one.
+    # The size that counts. If none was announced: what was left of the quota, or 0 without a quota.
     size: int
     # In seconds since 1970. Not named `expires_at`: the table's TTL would delete the record, and it would stay counted.
     until: int
     upload_id: str | None = None
-    # Longer than what was left: it may be completed while nobody else needs the room.
+    # Whether its content did not fit into the quota; it may be completed as long as no other upload needs the room.
     refused: bool = False
-    # Of an upload in parts without a size: the bytes of parts whose URLs have ended, and by number the other parts that
-    # have a URL, each until when it is valid and how long the part can be.
+    # For an upload in parts without a size: the bytes of parts whose URLs have expired, and for each other part with a
+    # URL, by its number, (expiry of the URL, most bytes of the part).
     settled: int = 0
     asked: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def with_parts(self, now: float, have: Mapping[int, int], lengths: Mapping[int, int], until: int) -> OpenUpload:
-        """With further parts of at most these lengths. `have` are sizes of parts that S3 has: a part counts with its
-        size when its URL has ended, and until then as long as it can become. QuotaExceeded if too many are open."""
+        """Returns the upload with further parts of at most these `lengths`. QuotaExceeded if too many have a URL.
+
+        `have`: the sizes of the parts that S3 has. A part counts with this size once its URL has expired, and before
+        that with the most bytes that it can get.
+        """
         known_to = max(have, default=0) if len(have) >= PARTS_LISTED else MOST_PARTS
         over = [number for number, (end, _) in self.asked.items() if end < now and int(number) <= known_to]
         left = {number: entry for number, entry in self.asked.items() if number not in over}
@@ -89,9 +92,9 @@ class OpenUploads:
         self._usage = UsageStore(table)
 
     def open_writes(self, file: File) -> list[Write]:
-        """Counts an announced upload. QuotaExceeded if it does not fit."""
+        """Returns the writes that count an announced upload. QuotaExceeded if it does not fit."""
         until = _kept_until(file)
-        # One in parts whose size is unknown counts when it asks for parts.
+        # An upload in parts of unknown size counts when the caller asks for parts.
         announced = 0 if file.upload_id and file.size is None else file.size
         size, counted = self._usage.upload_opened_writes(file.project_id, announced)
         opened = OpenUpload(file.project_id, file.file_id, size, until, file.upload_id)
@@ -99,7 +102,7 @@ class OpenUploads:
         return [put_new(keys.open_upload(file.project_id, file.file_id) | record), *counted]
 
     def grow(self, grown: Callable[[OpenUpload], OpenUpload], project_id: str, file_id: str) -> None:
-        """Counts an upload as `grown` makes it, or with all the room that is left. QuotaExceeded if that is none."""
+        """Counts an upload with the size that `grown` gives it, or with all room that is left. QuotaExceeded if none."""
         for _ in range(_TRIES):
             opened = self.get(project_id, file_id)
             if opened is None:
@@ -119,12 +122,12 @@ class OpenUploads:
         return self._usage.stored_bytes_limit(project_id) is not None
 
     def refuse(self, opened: OpenUpload) -> None:
-        """Lets the next announcement that needs its room have it."""
+        """Marks an upload whose room the next announcement may take if it needs it."""
         key = keys.open_upload(opened.project_id, opened.file_id)
         self._table.try_write(update(key, {"refused": True}))
 
     def get(self, project_id: str, file_id: str) -> OpenUpload | None:
-        """None if it is not open, or was announced before open uploads were counted."""
+        """Returns the open upload; None if it has ended, or was announced before open uploads were counted."""
         item = self._table.get(keys.open_upload(project_id, file_id), consistent=True)
         return record_from(OpenUpload, item) if item else None
 
@@ -134,19 +137,21 @@ class OpenUploads:
             self._table.try_write(closed_record(opened), upload_closed_write(project_id, opened.size))
 
     def abandoned(self, project_id: str, now: datetime) -> list[OpenUpload]:
-        """The oldest of those that were not ended in time, or were refused."""
+        """Returns the oldest uploads that did not end in time or whose content did not fit."""
         page = self._table.query(keys.open_uploads(project_id), limit=_MOST_READ, consistent=True)
         found = [record_from(OpenUpload, item) for item in page.items]
         return [one for one in found if one.refused or one.until < now.timestamp()][:_MOST_ABANDONED]
 
 
 def closed_record(opened: OpenUpload) -> Write:
-    """Deletes the record of an open upload; refused if there is none. In the transaction that stops counting the
-    upload, so that this happens once."""
+    """Returns the write that deletes the record of an open upload; it fails if there is none.
+
+    It belongs to the transaction that stops counting the upload, so that this happens once.
+    """
     return delete(keys.open_upload(opened.project_id, opened.file_id), "attribute_exists(#pk)")
 
 
-# Ingests that are noted as bringing one content, so that its record stays small.
+# How many ingests are stored as fetching one content, so that its record stays small.
 _MOST_BRINGING = 1000
 
 
@@ -187,7 +192,7 @@ def file_item(file: File) -> dict[str, Any]:
 
 
 def _kept(file: File, name: str) -> Write:
-    """Makes an object's owner record permanent: while it exists, the daily sweep does not delete the object `name`."""
+    """Returns the write that keeps the object `name`: the daily sweep deletes no object with an owner record."""
     owner = keys.content(file.project_id, name)
     return update(owner, {"file_id": file.file_id}, removes=("expires_at",), condition="")
 
@@ -201,7 +206,7 @@ class FileStore:
         self.open_uploads = OpenUploads(table)
 
     def require_room(self, project_id: str, size: int) -> Room:
-        """QuotaExceeded if the project may not store that many more bytes."""
+        """Returns the room that is left. QuotaExceeded if the project may not store that many more bytes."""
         return self._usage.require_room(project_id, size)
 
     def add(self, file: File, line: AuditLine) -> None:
@@ -229,14 +234,14 @@ class FileStore:
         return file_from(item) if item else None
 
     def require(self, project_id: str, file_id: str) -> File:
-        """The file. RecordNotFound if the project has no such file."""
+        """Returns the file. RecordNotFound if the project has no such file."""
         file = self.get(project_id, file_id)
         if file is None:
             raise RecordNotFound(f"this project has no file with the id {file_id}")
         return file
 
     def find(self, project_id: str, place: tuple[int, int, str], limit: int, cursor: str | None) -> Listed[File]:
-        """Files at one (biz_id, app_id, file_path), newest first."""
+        """Returns the files at one (biz_id, app_id, file_path), newest first."""
         biz_id, app_id, path = place
         partition = keys.files_at_path(project_id, str(biz_id), str(app_id), path)
         page = self._table.page(partition, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
@@ -247,7 +252,10 @@ class FileStore:
         return Listed([file_from(item) for item in page.items], page.cursor)
 
     def verifying_writes(self, file: File, line: AuditLine) -> Writes:
-        """For a complete upload that waits to be verified. From now on the daily sweep does not delete its object."""
+        """Returns the writes for an upload that is complete and waits to be verified.
+
+        From now on the daily sweep does not delete its object.
+        """
         return [
             update(
                 keys.file(file.project_id, file.file_id),
@@ -261,9 +269,9 @@ class FileStore:
         ]
 
     def finish_writes(self, file: File, *, was: Sequence[str], stored: Stored | None = None) -> Writes:
-        """Writes that make a file ready or failed, and record its content. Perform them in one transaction.
+        """Returns the writes that make a file ready or failed and record its content, for one transaction.
 
-        `was` are the states it may have now. `stored` is the new object of the content; None if the content was stored
+        `was`: the states that it may have now. `stored`: the new object of the content; None if the content was stored
         before, or if the file failed.
         """
         names = ("state", "signature", "size", "error", "source_etag")
@@ -280,7 +288,7 @@ class FileStore:
         ]
         opened = None
         if stored and was and was[0] in (PENDING, VERIFYING):
-            # Its bytes count as stored from now on. Of other uploads the object must be deleted first.
+            # Its bytes count as stored from now on. Other uploads count until their object is deleted.
             opened = self.open_uploads.get(file.project_id, file.file_id)
             writes += [closed_record(opened)] if opened else []
         if file.state == READY and file.signature:
@@ -292,7 +300,7 @@ class FileStore:
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
-        """For a file that an ingest request is to fetch. Its content counts as coming, unless it is stored already."""
+        """Returns the writes for a file that an ingest request will fetch. Its content is `coming` unless stored."""
         return [put_new(file_item(file)), *(self._content_coming_writes(file) if brings_content else [])]
 
     def _content_coming_writes(self, file: File) -> Writes:
@@ -314,7 +322,7 @@ class FileStore:
         ]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
-        """The writes for a file whose ingest failed. Its content stays announced while another ingest brings it."""
+        """Returns the writes for a file whose ingest failed. Its content is `coming` if another ingest fetches it."""
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []
@@ -330,7 +338,7 @@ class FileStore:
         return writes
 
     def again_writes(self, project_id: str, file_id: str, *, brings_content: bool) -> Writes:
-        """For a failed file that is fetched again."""
+        """Returns the writes for a failed file that is fetched again."""
         file = self.get(project_id, file_id)
         if file is None or file.state != FAILED:
             return []
@@ -341,7 +349,7 @@ class FileStore:
         ]
 
     def verify_again_writes(self, project_id: str, file_id: str) -> Writes:
-        """For a failed verification that is retried. Again, the daily sweep does not delete the uploaded object."""
+        """Returns the writes for the retry of a failed verification: the daily sweep must not delete the object."""
         file = self.get(project_id, file_id)
         if file is None or file.state != FAILED:
             return []
@@ -349,9 +357,9 @@ class FileStore:
         return [*self.finish_writes(again, was=(FAILED,)), _kept(file, file.file_id)]
 
     def finish(self, ended: Callable[[], tuple[File, Stored | None]], *, was: Sequence[str], line: AuditLine) -> File:
-        """Makes a file ready or failed and records its content, in one transaction.
+        """Makes a file ready or failed and records its content, in one transaction. Returns the file.
 
-        `ended` is called before each try, and must read again what the project stores. WrongState if another caller was
+        `ended` is called before each try and must read the project's content again. WrongState if another caller was
         first, with another result.
         """
         for _ in range(_TRIES):
@@ -416,12 +424,15 @@ class FileStore:
         raise Busy("too many requests change this content at once: try again in a few seconds")
 
     def object_of(self, project_id: str, signature: str) -> str:
-        """The key of the content's object in the bucket."""
+        """Returns the key of the content's object in the bucket."""
         item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
         return str(item.get("object") or content_object(project_id, signature))
 
     def _content_writes(self, file: File, stored: Stored | None = None, opened: OpenUpload | None = None) -> Writes:
-        """Content counts once towards the project's stored bytes, however many files have it."""
+        """Returns the writes for the content of a file that becomes ready.
+
+        A content counts once towards the project's stored bytes, however many files have it.
+        """
         signature = str(file.signature)
         known = self.has_content(file.project_id, signature)
         content = update(
@@ -446,7 +457,7 @@ class FileStore:
         return self.ready_object(project_id, signature) is not None
 
     def ready_object(self, project_id: str, signature: str) -> str | None:
-        """The key of the content's object; None if the project does not have that content."""
+        """Returns the key of the content's object; None if the project does not have that content."""
         item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
         key = str(item.get("object") or content_object(project_id, signature))
         return key if item.get("state") == READY else None

@@ -35,7 +35,7 @@ from tidegate.projects.limits import MOST_PUT_BYTES
 
 UPLOAD_SECONDS = 3600
 PART_LINK_SECONDS = 3600
-# Of parts of unknown length in projects with a quota of bytes: while it is valid, it can bring 5 GiB.
+# How long the URL of a part of unknown length is valid, in projects with a quota of bytes: it can bring 5 GiB.
 UNSIZED_PART_SECONDS = 900
 # A PUT that began while its URL was valid may end this much later.
 _SLOWEST_PART = 900
@@ -59,9 +59,10 @@ class Uploads:
         self._enqueue = enqueue
 
     def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, PresignedUrl]:
-        """Records a file that is to be uploaded. QuotaExceeded if the announced size does not fit.
+        """Creates a file that will be uploaded and returns it with its presigned URL.
 
-        For an upload in parts the URL is empty: `parts` gives one for each part.
+        QuotaExceeded if the announced size does not fit. For an upload in parts the URL is empty: `parts` gives one for
+        each part.
         """
         try:
             return self._announce(project_id, announced, who)
@@ -88,7 +89,7 @@ class Uploads:
         return file, link
 
     def _give_up_abandoned(self, project_id: str) -> bool:
-        """Removes uploads that were not ended in time, when their room is needed. Returns whether there were some."""
+        """Removes uploads that did not end in time, to make room. Returns whether it removed any."""
         gone = [self._give_up(upload) for upload in self._store.open_uploads.abandoned(project_id, now=self._clock())]
         return any(gone)
 
@@ -101,7 +102,7 @@ class Uploads:
             self.drop_duplicate(file)
             return True
         if file:
-            # The record goes first: from then on, no call completes the upload or verifies it again.
+            # Delete the record first: after that, no call completes the upload or verifies it again.
             states = (file.state, "deleted")
             line = act(file.project_id, file.file_id, now, SYSTEM, "file.delete", file.file_path, states=states)
             try:
@@ -114,7 +115,7 @@ class Uploads:
     def parts(
         self, project_id: str, file_id: str, numbers: Sequence[int], sizes: Sequence[int] | None = None
     ) -> list[PartLink]:
-        """A presigned URL for each of these parts. `sizes`: their lengths, if the file's size was not announced."""
+        """Returns a presigned URL for each of these parts. `sizes`: their lengths, if no file size was announced."""
         file = self._store.require(project_id, file_id)
         if not file.upload_id:
             raise WrongState(f"the file {file_id} is not uploaded in parts: PUT its content to upload_url")
@@ -140,8 +141,10 @@ class Uploads:
         ]
 
     def _reserve(self, file: File, key: str, lengths: Mapping[int, int | None], seconds: int) -> None:
-        """Counts these parts towards the quota, without their length as long as S3 accepts one. Parts whose URLs have
-        ended are corrected to what was uploaded; the rest when the file is complete."""
+        """Counts these parts towards the quota; a part without a length counts with S3's largest size.
+
+        Parts whose URLs have expired are corrected to the uploaded size now, the others when the file is complete.
+        """
         now = self._clock().timestamp()
         most = {number: MOST_PUT_BYTES if length is None else length for number, length in lengths.items()}
 
@@ -155,7 +158,7 @@ class Uploads:
     def complete(
         self, project_id: str, file_id: str, parts: Sequence[tuple[int, str]] = (), *, who: str = SYSTEM
     ) -> File:
-        """Verifies a small upload now; a large one is `verifying` when this returns. Idempotent."""
+        """Ends an upload and returns its file: a small one is verified now, a large one is `verifying`. Idempotent."""
         file = self._store.require(project_id, file_id)
         if file.state in (READY, VERIFYING):
             return file
@@ -176,9 +179,10 @@ class Uploads:
         return self._keep(file, checked, who)
 
     def verify(self, project_id: str, file_id: str, read: Read) -> tuple[File, Sequence[Write]] | None:
-        """Reads a large upload, in a queued request. Returns the file and the writes that make it ready.
+        """Reads a large upload in a queued request. Returns (file, writes that make it ready).
 
-        None if `read` must be continued. SignatureMismatch if it is not what was announced; the object is deleted then.
+        None if `read` must be continued. SignatureMismatch if size or SHA-256 are not as announced; the object is then
+        deleted.
         """
         file = self._store.require(project_id, file_id)
         key = upload_object(project_id, file_id)
@@ -233,7 +237,7 @@ class Uploads:
         return found
 
     def _placed(self, file: File, checked: Checked) -> tuple[File, Stored | None]:
-        """The file as it will be when ready, and its object; no object if the content is stored already."""
+        """Returns (the file when it is ready, its object); no object if the content was stored before."""
         whole = replace(file, state=READY, signature=checked.signature, size=checked.size, error=None)
         key = upload_object(file.project_id, file.file_id)
         here = self._store.object_of(file.project_id, checked.signature)

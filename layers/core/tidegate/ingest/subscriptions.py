@@ -240,6 +240,7 @@ def scan_schedules(ingest: Ingest) -> Schedules[Subscription, None]:
 
 
 # --- scan
+
 _AT_ONCE = 8
 _PUT_OFF_NAMED = 10
 
