@@ -102,7 +102,7 @@ class OpenUploads:
         return [put_new(keys.open_upload(file.project_id, file.file_id) | record), *counted]
 
     def grow(self, grown: Callable[[OpenUpload], OpenUpload], project_id: str, file_id: str) -> None:
-        """Counts an upload with the size that `grown` gives it, or with all room that is left. QuotaExceeded if none."""
+        """Counts an upload with the size that `grown` gives it, or with all room left. QuotaExceeded if none is."""
         for _ in range(_TRIES):
             opened = self.get(project_id, file_id)
             if opened is None:
