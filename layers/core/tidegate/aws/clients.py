@@ -48,7 +48,7 @@ _making = threading.Lock()
 
 
 def client(service: str, endpoint_url: str | None = None, region: str | None = None) -> Any:
-    """A new client with this module's time-outs and retries."""
+    """Returns a new client with this module's time-outs and retries."""
     from botocore.config import Config
 
     config = Config(**(_COMMON | _OWN.get(service, {})))
@@ -57,7 +57,7 @@ def client(service: str, endpoint_url: str | None = None, region: str | None = N
 
 
 class _LazyClient:
-    """A client that is created at its first use: creating one adds 20 to 60 ms to a cold start."""
+    """Creates its client at the first use: creating one adds 20 to 60 ms to a cold start."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -68,13 +68,13 @@ class _LazyClient:
             made = self.__dict__.get("_made")
             if made is None:
                 made = self.__dict__["_made"] = client(self._service)
-        # Kept as an attribute of this object, so that the next use finds it without this method.
+        # Store it as an attribute of this object, so that the next use finds it without this method.
         found = self.__dict__[name] = getattr(made, name)
         return found
 
 
 def lazy_client(service: str) -> Any:
-    """A client that is created when it is first used."""
+    """Returns a client that is created when it is first used."""
     return _LazyClient(service)
 
 
@@ -86,7 +86,7 @@ def _session() -> Session:
 
 
 def credentials() -> ReadOnlyCredentials:
-    """The function's own credentials, for requests that are signed without a client."""
+    """Returns the function's own credentials, for requests that are signed without a client."""
     from botocore.exceptions import NoCredentialsError
 
     found = _session().get_credentials()
@@ -124,13 +124,13 @@ class Message:
 
 
 def _pause(record: Mapping[str, Any]) -> int:
-    """Seconds until the message is visible again; doubled after each failure."""
+    """Returns the seconds until a failed message is visible again; doubled after each failure."""
     received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
     return min(_FIRST_PAUSE << min(max(0, received - 1), 10), _LONGEST_PAUSE)
 
 
 class SqsQueue:
-    """SQS: sends messages in batches and sends refused ones again."""
+    """An SQS queue: sends messages in batches, and sends those again that SQS refuses."""
 
     def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
@@ -143,9 +143,9 @@ class SqsQueue:
             self._send_batch(messages[start : start + _BATCH])
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Makes failed messages visible again within a minute. SQS alone hides them, and their FIFO group, for longer.
+        """Makes failed messages visible again within a minute. Otherwise SQS hides them, and their FIFO group, longer.
 
-        `records` are the event's, as Lambda gets them. If this fails, they come back after their visibility time-out.
+        `records`: those of Lambda's event. If this fails, they come back after their visibility time-out.
         """
         for start in range(0, len(records), _BATCH):
             entries: Any = [
@@ -159,7 +159,7 @@ class SqsQueue:
                 return
 
     def size(self) -> int:
-        """SQS's approximate number of waiting messages."""
+        """Returns SQS's approximate number of waiting messages."""
         wanted: Any = ["ApproximateNumberOfMessages"]
         answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=wanted)
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
@@ -176,8 +176,8 @@ class SqsQueue:
         raise Busy(f"SQS refused {len(left)} of {len(messages)} messages: try again in a few seconds")
 
 
-# DescribeExecution has the lowest quota of all calls here: 250 at once, then 10 a second (300 and 15 in the largest
-# regions), for all of an account. After an outage, compensation asks about every request and Job that was running.
+# DescribeExecution has the lowest quota of all calls here: for a whole account, 250 at once, then 10 a second (300 and
+# 15 in the largest regions). After an outage, compensation asks about every request and Job that was running.
 _DESCRIBES_A_SECOND, _DESCRIBES_SAVED_SECONDS = 8, 10
 
 
@@ -197,7 +197,7 @@ class Machines:
         self._taking = threading.Lock()
 
     def start(self, machine_arn: str, name: str, data: Mapping[str, Any]) -> str:
-        """Starts an execution and returns its ARN. A name that was started before is not started again."""
+        """Starts an execution and returns its ARN. Does nothing if one with this name was started before."""
         try:
             started = self._client.start_execution(stateMachineArn=machine_arn, name=name, input=json.dumps(data))
         except self._client.exceptions.ExecutionAlreadyExists:
@@ -205,14 +205,14 @@ class Machines:
         return started["executionArn"]
 
     def status(self, machine_arn: str, name: str) -> str | None:
-        """RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED; None if there is no such execution."""
+        """Returns RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED; None if there is no such execution."""
         found = self._describe(machine_arn, name)
         return found["status"] if found else None
 
     def latest(self, machine_arn: str, name: str) -> tuple[str, str | None]:
-        """(name, status) of the last execution in a chain that begins with `name`.
+        """Returns (name, status) of the last execution in a chain that begins with `name`.
 
-        An execution whose history gets too long starts a successor and ends with its name in the output.
+        An execution whose history gets too long starts a successor, and ends with the successor's name in its output.
         """
         while True:
             found = self._describe(machine_arn, name)
@@ -223,7 +223,7 @@ class Machines:
             name = following
 
     def _describe(self, machine_arn: str, name: str) -> DescribeExecutionOutputTypeDef | None:
-        """The execution; None if there is none. Waits while this process has asked too often."""
+        """Returns the execution; None if there is none. Waits if this process has asked too often."""
         while True:
             with self._taking:
                 wait = self._describes.take(self._monotonic())
@@ -236,7 +236,7 @@ class Machines:
             return None
 
     def running(self, machine_arn: str, most: int) -> list[str]:
-        """The names of at most `most` executions that run, whichever version or alias started them."""
+        """Returns the names of at most `most` running executions, whichever version or alias started them."""
         before, _, machine = machine_arn.partition(":stateMachine:")
         arn = f"{before}:stateMachine:{machine.partition(':')[0]}"
         listed = self._client.list_executions(stateMachineArn=arn, statusFilter="RUNNING", maxResults=most)
@@ -257,7 +257,7 @@ def _successor(output: str | None) -> str | None:
 
 
 def execution_arn(machine_arn: str, name: str) -> str:
-    """The ARN of an execution. It has no alias or version, even if the machine was started by one."""
+    """Returns the ARN of an execution. It has no alias or version, even if the machine was started by one."""
     before, _, machine = machine_arn.partition(":stateMachine:")
     return f"{before}:execution:{machine.partition(':')[0]}:{name}"
 
@@ -278,7 +278,10 @@ class Alarm:
 
 
 def alarm_state(client: Any, name: str, arn: str | None) -> tuple[str, str] | None:
-    """State (OK, ALARM or INSUFFICIENT_DATA) and its reason of a metric or composite alarm; None if there is none."""
+    """Returns (state, reason) of a metric or composite alarm; None if there is none.
+
+    The state is OK, ALARM or INSUFFICIENT_DATA.
+    """
     found = client.describe_alarms(AlarmNames=[name], AlarmTypes=["MetricAlarm", "CompositeAlarm"])
     for alarm in (*found.get("MetricAlarms", ()), *found.get("CompositeAlarms", ())):
         if alarm["AlarmName"] == name and arn in (None, alarm["AlarmArn"]):
@@ -287,7 +290,7 @@ def alarm_state(client: Any, name: str, arn: str | None) -> tuple[str, str] | No
 
 
 def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
-    """Every alarm of the stack. CloudFormation names one `{stack}-{logical id}-{random}`.
+    """Yields every alarm of the stack. CloudFormation names them `{stack}-{logical id}-{random}`.
 
     `Alarm.name` is the logical id without "Alarm" at its end.
     """

@@ -1,4 +1,4 @@
-"""Counts what all functions together send to one address, with one item for each time window."""
+"""Counts what all functions together send to one address, in one item of the table for each time window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HostUsage:
         return int(item["used"])
 
     def reserve(self, address: str, seconds: float, now: float, latest: float) -> float | None:
-        """Reserves the next `seconds` of an address for its caller. Returns when they begin; None if after `latest`.
+        """Reserves the next free `seconds` of an address for the caller. Returns their start; None if after `latest`.
 
         A retried write may reserve twice, which only makes the pace slower.
         """
@@ -47,7 +47,7 @@ class HostUsage:
             except ConditionFailed as busy:
                 if busy.item and int(busy.item.get("next_us", 0)) > at:
                     return None
-            # Nobody has reserved the present.
+            # No caller has reserved the present time.
             idle = "attribute_not_exists(#next_us) OR #next_us <= :now"
             if self._table.try_write(update(key, {**kept, "next_us": at + span}, condition=idle, now=at)):
                 return now

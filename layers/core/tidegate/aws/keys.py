@@ -1,4 +1,4 @@
-"""Every key and index format of the table. No other module builds one.
+"""All keys and index entries of the table. No other module builds a key.
 
 Sections, in the order of the import contract:
 
@@ -16,8 +16,9 @@ Sections, in the order of the import contract:
 - batches: businesses, batches, their logs and results
 - ingest: subscriptions, unfinished downloads, limits of a host
 
-A pk starts with its project, so two projects share nothing; what belongs to no project belongs to `_system`. Names in
-the singular return the key of one item, names in the plural the partition of a list.
+A pk starts with its project, so two projects share no partition; items without a project belong to `_system`. Functions
+named in the singular return the key of one item, those in the plural the partition of a list. A docstring says what the
+item, or the items of the partition, hold.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, s
 
 
 def partition(project_id: str, kind: str, *parts: str) -> str:
-    """The key of a partition of the table or of an index."""
+    """Returns the hash key of a partition of the table or of an index."""
     return "#".join(("P", project_id, kind, *parts))
 
 
@@ -48,9 +49,9 @@ SHARD_KIND = "shard"
 
 
 def due(_record_id: str, at: float, kind: str) -> dict[str, str | int]:
-    """Attributes that put a record into the sparse index of due work.
+    """Returns the attributes that put a record into the sparse index of due work.
 
-    `_record_id` is not used: the record goes to shard 0, or to the shard of a process that writes many.
+    `_record_id` is not used: the record goes to shard 0, or to the shard of a process that writes many records.
     """
     return {"due_pk": due_partition(0), "due_at": int(at), "due_kind": kind}
 
@@ -60,7 +61,7 @@ def due_partition(shard: int) -> str:
 
 
 def due_shard(shard: int) -> dict[str, str]:
-    """The entry in shard 0 which says that another shard may hold records."""
+    """The entry in shard 0 that names another shard which may have records."""
     return _key(SYSTEM, "DUE_SHARD", str(shard))
 
 
@@ -84,17 +85,17 @@ def usage(project_id: str) -> dict[str, str]:
 
 
 def batch_usage(project_id: str) -> dict[str, str]:
-    """Counts of batches. Apart from `usage`, because a start writes both, and a transaction writes an item once."""
+    """Counts of a project's batches. Not part of `usage`: a start changes both in one transaction."""
     return _key(project_id, "USAGE", sk="BATCHES")
 
 
 def upload_usage(project_id: str) -> dict[str, str]:
-    """Apart from `usage` for the same reason: a completed upload writes both."""
+    """Counts of a project's uploads. Not part of `usage`: the end of an upload changes both in one transaction."""
     return _key(project_id, "USAGE", sk="UPLOADS")
 
 
 def day_usage(project_id: str, day: str) -> dict[str, str]:
-    """What the project used on a day of UTC."""
+    """What the project used on one day, in UTC."""
     return _key(project_id, "USAGE", sk=f"DAY#{day}")
 
 
@@ -114,17 +115,17 @@ def socket_rate_window(key_id: str, window: int) -> dict[str, str]:
 
 
 def slow_calls(project_id: str) -> dict[str, str]:
-    """The open calls that wait for a remote server, each in a slot."""
+    """Slots for the project's calls that wait for a remote server."""
     return _key(project_id, "SLOW_CALLS")
 
 
 def waiting_polls(project_id: str, agent_id: str) -> dict[str, str]:
-    """The polls of a host that wait, each in a slot."""
+    """Slots for the polls of a host that wait."""
     return _key(project_id, "WAITING_POLLS", agent_id)
 
 
 def api_keys_list(project_id: str) -> str:
-    """Admin keys, which belong to no project, are listed under the system."""
+    """The API keys of a project. Admin keys belong to no project and are listed under the system."""
     return partition(project_id or SYSTEM, "KEYS")
 
 
@@ -142,12 +143,12 @@ def agent_keys(project_id: str, agent_id: str) -> str:
 
 
 def agent_key(project_id: str, agent_id: str, key_id: str) -> dict[str, str]:
-    """Names a key of the agent. In the table itself, so that a deletion reads consistently and misses no new key."""
+    """One API key of a host. In the table, not in an index: a deletion reads it consistently and misses no new key."""
     return {"pk": agent_keys(project_id, agent_id), "sk": key_id}
 
 
 def agent_keys_named(project_id: str) -> dict[str, str]:
-    """How far the project's keys from before `agent_key` have got theirs."""
+    """How far the migration has got that adds an `agent_key` to older API keys of hosts."""
     return _key(project_id, "AGENT_KEYS_NAMED")
 
 
@@ -156,7 +157,7 @@ def key_connections(record_id: str) -> str:
 
 
 def key_connection(record_id: str, connection_id: str) -> dict[str, str]:
-    """In the table itself, not in an index: a revocation reads consistently, to see every connection of its key."""
+    """A WebSocket connection of an API key. In the table, not in an index: a revocation reads all consistently."""
     return {"pk": key_connections(record_id), "sk": connection_id}
 
 
@@ -165,11 +166,11 @@ def credentials(project_id: str) -> str:
 
 
 def credential(project_id: str, name: str) -> dict[str, str]:
-    """What may be shown of a credential. Its headers are in Secrets Manager."""
+    """The public part of a stored credential; its headers are in Secrets Manager."""
     return {"pk": credentials(project_id), "sk": name}
 
 
-# Every submit writes a line: under load, more lines a second than one partition of an index takes.
+# Every submit writes an audit line: under load, these are more writes than one partition of an index takes.
 AUDIT_SPREAD = 8
 
 
@@ -217,7 +218,7 @@ def open_uploads(project_id: str) -> str:
 
 
 def open_upload(project_id: str, file_id: str) -> dict[str, str]:
-    """The room that an announced upload holds. In one partition, in which the oldest come first."""
+    """The bytes that an announced upload reserves. All are in one partition, the oldest first."""
     return {"pk": open_uploads(project_id), "sk": file_id}
 
 
@@ -292,12 +293,12 @@ def compensation() -> dict[str, str]:
 
 
 def compensated(generation: int) -> dict[str, str]:
-    """Exists once the work that one poll started was counted."""
+    """A marker that the work started by one poll has been counted."""
     return _key(SYSTEM, "COMPENSATED", str(generation))
 
 
 def sweep_cursor() -> dict[str, str]:
-    """Where in the bucket the next sweep starts."""
+    """The place in the bucket where the next sweep starts."""
     return _key(SYSTEM, "SWEEP")
 
 
@@ -307,7 +308,7 @@ def stopped_sweep() -> dict[str, str]:
 
 
 def store_identity() -> dict[str, str]:
-    """The marker that the table and the bucket have in common."""
+    """The marker that the table and the bucket share, which shows that they belong together."""
     return _key(SYSTEM, "IDENTITY")
 
 
@@ -339,7 +340,7 @@ def request_log_line(project_id: str, request_id: str, at: str, line_id: str) ->
 
 
 def dedupe(project_id: str, dedupe_key: str) -> dict[str, str]:
-    """Names the request that has a caller's dedupe_key."""
+    """The request that has this `dedupe_key` of a caller."""
     return _key(project_id, "DEDUPE", digest(dedupe_key, length=32))
 
 
@@ -347,7 +348,7 @@ def subscription_requests(project_id: str, subscription_id: str) -> str:
     return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
 
 
-# Every transition of a request changes the counts: under load, more often than one item can be written.
+# Every transition of a request changes the counts: under load, these are more writes than one item takes.
 STATS_SPREAD = 4
 
 
@@ -373,7 +374,7 @@ def channel(name: str) -> dict[str, str]:
 
 
 def admission_runs(channel_name: str) -> dict[str, str]:
-    """Apart from the channel's record, which every end of a request writes in its transaction."""
+    """The runs of a channel's admission. Not in the channel's record, which every end of a request writes."""
     return _key(SYSTEM, "ADMISSION_RUNS", channel_name)
 
 
@@ -390,7 +391,7 @@ def waiting(channel_name: str, project_id: str) -> str:
 
 
 def waiting_place(channel_name: str, project_id: str, rank: int, request_id: str) -> dict[str, str]:
-    """Sorted as admission takes a project's requests: `rank` is priority and age together."""
+    """A waiting request. Sorted in the order of admission: `rank` combines priority and age."""
     return {"pk": waiting(channel_name, project_id), "sk": f"{rank:015d}#{request_id}"}
 
 
@@ -399,7 +400,7 @@ def waiting_by_age(channel_name: str) -> str:
 
 
 def shared_waiting(channel_name: str) -> str:
-    """The former queue of all projects together. Requests from before each project had its own may still wait there."""
+    """The old queue of all projects together; requests from before each project had its own may still wait there."""
     return partition(SYSTEM, "WAITING", channel_name)
 
 
@@ -419,12 +420,12 @@ def mutex(project_id: str, name: str) -> dict[str, str]:
     return _key(project_id, "MUTEX", name)
 
 
-# Every request that ends is written to one of these; only the daily clean-up reads them.
+# Every request that ends is written to one of these partitions; only the daily clean-up reads them.
 RETENTION_SHARDS = 16
 
 
 def retained(record_id: str, until: float) -> dict[str, str | int]:
-    """Until when a record is kept, in partitions of the due index that only the daily clean-up reads."""
+    """Returns the attributes by which the daily clean-up finds a record when its retention is over."""
     shard = int(digest(record_id, length=8), 16) % RETENTION_SHARDS
     return {"due_pk": retention_partition(shard), "due_at": int(until), "due_kind": "retention"}
 
@@ -435,9 +436,9 @@ def retention_partition(shard: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleKeys:
-    """Keys of the schedules of one capability. `due_pk` is a partition of the due index that is read once a minute.
+    """Makes the keys of one capability's schedules. `due_pk`: a partition of the due index, read once a minute.
 
-    One partition takes several hundred writes a second; a schedule writes once for each run.
+    One partition takes several hundred writes a second, and each run of a schedule is one write.
     """
 
     name: str
@@ -452,7 +453,7 @@ class ScheduleKeys:
         return _key(project_id, self.name, schedule_id)
 
     def order(self, project_id: str, schedule_id: str) -> dict[str, str]:
-        """What the schedule starts: an item of its own, because it can be large and lists do not show it."""
+        """The order that each run of the schedule starts. An item of its own: it can be large, and no list shows it."""
         return _key(project_id, self.name, schedule_id, sk="ORDER")
 
     def runs(self, project_id: str, schedule_id: str) -> str:
@@ -486,12 +487,12 @@ def job(project_id: str, job_key: str) -> dict[str, str]:
 
 
 def cancelled_job(project_id: str, job_key: str) -> dict[str, str]:
-    """When the Job was cancelled. Kept longer than the Job: a message with its targets may come back later."""
+    """The time when a Job was cancelled. Kept longer than the Job: a message with its targets may come later."""
     return _key(project_id, "CANCELLED_JOB", job_key)
 
 
 def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
-    """The last sequence number given to a path on hosts. Extra slashes in the path make no difference."""
+    """The last sequence number that a path on hosts got. Extra slashes in the path make no difference."""
     return _key(project_id, "SEQUENCE", _path_digest(target_file_dir, file_name))
 
 
@@ -503,7 +504,7 @@ def jobs_to_path(project_id: str, target_file_dir: str, file_name: str) -> str:
 def job_to_path(
     project_id: str, target_file_dir: str, file_name: str, sequence: int, job_key: str = ""
 ) -> dict[str, str]:
-    """Sorted by sequence. Without a Job, the key before all Jobs with this sequence."""
+    """A Job that delivers to a path, sorted by sequence. Without a Job: the key before all Jobs with this sequence."""
     path = _path_digest(target_file_dir, file_name)
     return _key(project_id, "JOBS_TO_PATH", path, sk=f"{sequence:020d}#{job_key}")
 
@@ -553,7 +554,7 @@ def task_spread(uuid: str) -> int:
 
 
 def tasks_of_job(project_id: str, job_key: str, spread: int) -> str:
-    """Spread over partitions: a Job may get 100,000 Tasks within seconds, more than one partition of an index takes."""
+    """The Tasks of a Job, spread over partitions: 100,000 within seconds are more than one partition takes."""
     return partition(project_id, "JOBTASKS", job_key, str(spread))
 
 
@@ -589,7 +590,7 @@ def agents(project_id: str, spread: int) -> str:
 
 
 def agent(project_id: str, agent_id: str) -> dict[str, str]:
-    """Spread over partitions: after an outage thousands of hosts connect within seconds."""
+    """A host. Hosts are spread over partitions: after an outage, thousands connect within seconds."""
     spread = int(digest(agent_id, length=8), 16) % AGENT_SPREAD
     return {"pk": agents(project_id, spread), "sk": agent_id}
 
@@ -603,7 +604,7 @@ def enrolment(token_id: str) -> dict[str, str]:
 
 
 def spent_signature(signature: str) -> dict[str, str]:
-    """Says that a host's signed AWS identity was used: it is accepted once."""
+    """A marker that a host's signed AWS identity was used: each is accepted once."""
     return _key(SYSTEM, "SPENT_SIGNATURE", signature)
 
 
@@ -619,7 +620,7 @@ def release(project_id: str, name: str) -> dict[str, str]:
 
 
 def last_revision(project_id: str, name: str) -> dict[str, str]:
-    """The highest number of a release that was deleted: one with the same name continues from it."""
+    """The last revision number of a deleted release: a new release with its name continues from it."""
     return _key(project_id, "LAST_REVISION", name)
 
 
@@ -636,7 +637,7 @@ def host_releases(project_id: str, agent_id: str) -> str:
 
 
 def host_release(project_id: str, agent_id: str, name: str) -> dict[str, str]:
-    """What one host has of a release."""
+    """The state of a release on one host."""
     return {"pk": host_releases(project_id, agent_id), "sk": name}
 
 
@@ -648,7 +649,7 @@ def release_hosts(project_id: str, name: str) -> str:
 
 
 def export_mail(project_id: str, task_id: str, address: str) -> dict[str, str]:
-    """Exists once an e-mail about the export was begun, so that it is not sent twice."""
+    """A marker that an e-mail about the export was begun, so that it is not sent twice."""
     return _key(project_id, "EXPORT", task_id) | {"sk": f"MAIL#{digest(address.lower(), length=32)}"}
 
 
@@ -672,7 +673,7 @@ def business(project_id: str, biz_id: str) -> dict[str, str]:
 
 
 def business_rates(project_id: str, biz_id: str) -> str:
-    """Runners of a business's batches that run now, and the rate that each wants."""
+    """The runners that call a business now, and the rate that each of them wants."""
     return partition(project_id, "BIZ_RATE", biz_id)
 
 
@@ -688,7 +689,7 @@ def batch(project_id: str, batch_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH", batch_id)
 
 
-# What the sort keys of a batch's runners begin with; they sort in the order of the runners.
+# The prefix of the sort keys of a batch's runners, which sort in the order of the runners.
 BATCH_PROGRESS = "PROGRESS"
 
 
@@ -701,7 +702,7 @@ def batch_data(project_id: str, batch_id: str) -> dict[str, str]:
 
 
 def batch_deleted(project_id: str, batch_id: str) -> dict[str, str]:
-    """A batch that was deleted, until its objects, log lines and results are."""
+    """A deleted batch whose objects, log lines and results are not all deleted yet."""
     return _key(project_id, "BATCH", batch_id, sk="DELETED")
 
 
@@ -722,17 +723,17 @@ def batch_results(project_id: str, batch_id: str) -> str:
 
 
 def batch_results_from(index: int) -> tuple[str, str]:
-    """The sort keys of the items from this index on."""
+    """Returns the first and the last sort key of the results of items from this index on."""
     return f"{index:016d}", "9" * 16
 
 
 def batch_result(project_id: str, batch_id: str, index: int) -> dict[str, str]:
-    """How the last call of an item ended, if its results come in separate calls."""
+    """How the last call of an item ended, in a batch whose results come in separate calls."""
     return _key(project_id, "BATCH_RESULT", batch_id, sk=f"{index:016d}")
 
 
 def batch_called(project_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
-    """How far a runner has called its items, for results that come in separate calls."""
+    """How far a runner has called its items, in a batch whose results come in separate calls."""
     return _key(project_id, "BATCH", batch_id, sk=f"CALLED#{runner:02d}")
 
 
@@ -765,5 +766,5 @@ def host_pause(project_id: str, origin: str) -> dict[str, str]:
 
 
 def host_slot(project_id: str, host: str, number: int) -> dict[str, str]:
-    """A slot: one of the downloads that a project may run from a host at once."""
+    """A slot for one of the downloads that a project may run from a host at the same time."""
     return _key(project_id, "HOST_SLOT", f"{host}#{number}")

@@ -1,4 +1,4 @@
-"""The files bucket: objects, listings, multipart uploads, streams into it, and joining objects on S3."""
+"""The files bucket: reads, lists and deletes objects, uploads them in parts, and joins objects on S3."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class StoredObject:
 
 
 class Bucket:
-    """The files bucket."""
+    """The files bucket: objects, presigned URLs, and the begin and abort of multipart uploads."""
 
     def __init__(self, client: S3Client, name: str) -> None:
         self._client = client
         self.name = name
 
     def head(self, key: str) -> StoredObject | None:
-        """The size and ETag of an object; None if it does not exist."""
+        """Returns the size and ETag of an object; None if it does not exist."""
         try:
             answer = self._client.head_object(Bucket=self.name, Key=key)
         except ClientError as error:
@@ -60,7 +60,7 @@ class Bucket:
         return StoredObject(answer["ContentLength"], answer["ETag"])
 
     def read(self, key: str) -> tuple[StoredObject, Iterator[bytes]]:
-        """Its size, its ETag and its content in chunks. RecordNotFound if there is no such object."""
+        """Returns (size and ETag, chunks of the content). RecordNotFound if there is no such object."""
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key)
         except ClientError as error:
@@ -70,7 +70,7 @@ class Bucket:
         return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
 
     def content(self, key: str) -> bytes | None:
-        """The whole object, for those that fit in memory; None if there is no such object."""
+        """Returns the whole object, which must fit into memory; None if there is no such object."""
         try:
             return self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
         except ClientError as error:
@@ -83,7 +83,7 @@ class Bucket:
         return self._client.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def put_new(self, key: str, data: bytes) -> None:
-        """Stores an object, unless there is one with this key."""
+        """Stores an object unless there is one with this key."""
         try:
             self._client.put_object(Bucket=self.name, Key=key, Body=data, IfNoneMatch="*")
         except ClientError as error:
@@ -113,7 +113,7 @@ class Bucket:
         return self._client.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Gives up a multipart upload and its parts. Does nothing if it was completed or aborted before."""
+        """Ends a multipart upload and deletes its parts. Does nothing if it was completed or aborted before."""
         try:
             self._client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
         except ClientError as error:
@@ -121,7 +121,7 @@ class Bucket:
                 raise
 
     def presign_put(self, key: str, seconds: int, headers: Mapping[str, str] = NO_HEADERS) -> str:
-        """A URL for one PUT with exactly these headers: S3 refuses a PUT without them or with other values."""
+        """Returns a URL for a PUT with these headers: S3 refuses a PUT without them or with other values."""
         params: dict[str, Any] = {"Bucket": self.name, "Key": key}
         for name, value in headers.items():
             params[_PARAMETERS[name]] = int(value) if name == "Content-Length" else value
@@ -154,14 +154,14 @@ class BucketListing(Bucket):
     """Lists objects of the bucket, for the archive and the daily sweep."""
 
     def list(self, prefix: str, after: str = "") -> Iterator[Found]:
-        """Objects in the order of their keys, starting after the key `after`."""
+        """Yields the objects in the order of their keys, starting after the key `after`."""
         begins: dict[str, Any] = {"StartAfter": after} if after else {}
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **begins):
             for entry in page.get("Contents", []):
                 yield Found(entry["Key"], entry["LastModified"], entry["Size"])
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """The names directly under a prefix that have objects under them."""
+        """Yields the names of the folders directly below a prefix."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, Delimiter="/")
         for page in pages:
             for entry in page.get("CommonPrefixes", []):
@@ -171,7 +171,7 @@ class BucketListing(Bucket):
         return (found.key for found in self.list(prefix))
 
     def uploads(self) -> Iterator[Upload]:
-        """Multipart uploads that are neither completed nor aborted."""
+        """Yields the multipart uploads that are neither completed nor aborted."""
         for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self.name):
             for entry in page.get("Uploads", []):
                 yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"])
@@ -189,9 +189,9 @@ class BucketListing(Bucket):
 
 
 class MultipartStore(Bucket):
-    """Multipart uploads: an object that appears only when it is completed.
+    """The files bucket, for content that this system fetches and stores in parts.
 
-    The files bucket, for content that this system fetches and stores in parts.
+    The object appears only when its multipart upload is completed.
     """
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
@@ -200,7 +200,7 @@ class MultipartStore(Bucket):
         )
 
     def parts(self, key: str, upload_id: str) -> dict[int, StoredObject] | None:
-        """The parts that S3 holds, by their numbers; None if there is no such upload."""
+        """Returns the parts that S3 has, by their numbers; None if there is no such upload."""
         pages = self._client.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
         try:
             found = [part for page in pages for part in page.get("Parts", [])]
@@ -211,7 +211,10 @@ class MultipartStore(Bucket):
         return {part["PartNumber"]: StoredObject(part["Size"], part["ETag"], part["LastModified"]) for part in found}
 
     def complete(self, key: str, upload_id: str, count: int | None = None) -> StoredObject:
-        """Completes with the first `count` parts that S3 holds, those of earlier invocations included. Idempotent."""
+        """Completes the upload with its first `count` parts, also of earlier invocations, and returns the object.
+
+        Idempotent.
+        """
         try:
             etag = self._complete(key, upload_id, count)
         except ClientError as error:
@@ -252,7 +255,7 @@ class UploadBucket(Bucket):
     """The files bucket for callers' uploads: parts by presigned URLs, and ranges to verify them."""
 
     def read_range(self, key: str, start: int, last: int, etag: str) -> bytes:
-        """Bytes `start` to `last` of the object with this ETag. Conflict if it was replaced or deleted."""
+        """Returns the bytes `start` to `last` of the object with this ETag. Conflict if it was replaced or deleted."""
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}", IfMatch=etag)
         except ClientError as error:
@@ -264,14 +267,14 @@ class UploadBucket(Bucket):
         return answer["Body"].read()
 
     def presign_part(self, key: str, upload_id: str, number: int, seconds: int, length: int | None = None) -> str:
-        """A URL for one part. With a length, S3 refuses a part that has another one."""
+        """Returns a URL for the PUT of one part. With `length`, S3 refuses a part of another length."""
         params = {"Bucket": self.name, "Key": key, "UploadId": upload_id, "PartNumber": number}
         if length is not None:
             params["ContentLength"] = length
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
 
     def part_sizes(self, key: str, upload_id: str, first: int) -> dict[int, int]:
-        """Sizes of parts by number, from `first` on, at most PARTS_LISTED. Empty if the upload has ended."""
+        """Returns the sizes of parts by number, from `first` on, at most PARTS_LISTED. Empty after the upload's end."""
         try:
             found: Any = self._client.list_parts(
                 Bucket=self.name, Key=key, UploadId=upload_id, PartNumberMarker=first - 1, MaxParts=PARTS_LISTED
@@ -283,7 +286,10 @@ class UploadBucket(Bucket):
         return {part["PartNumber"]: part["Size"] for part in found.get("Parts", [])}
 
     def complete(self, key: str, upload_id: str, parts: Sequence[tuple[int, str]]) -> StoredObject:
-        """Completes the upload; an object that exists already is kept. Idempotent. Invalid if S3 lacks a part."""
+        """Completes the upload and returns its object. Idempotent. Invalid if S3 lacks a part.
+
+        An object that exists already is not replaced.
+        """
         listed: Any = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
         try:
             self._client.complete_multipart_upload(
@@ -307,10 +313,10 @@ class UploadBucket(Bucket):
 
 
 # --- part plan
-# Plans the parts of one multipart upload from pieces of a file, most of which are S3 objects already.
+# Plans the parts of one multipart upload from the pieces of a file, most of which are S3 objects already.
 #
-# Every part but the last must have at least 5 MiB, and S3 can copy a part out of an object. So S3 copies large pieces,
-# and only small ones pass through this function, filled up to 5 MiB with the beginning of the next object.
+# Every part but the last must have at least 5 MiB, and S3 can copy a part from an object. So S3 copies large pieces,
+# and only small pieces pass through the function, each filled up to 5 MiB with the beginning of the next object.
 
 SMALLEST_PART = 5 * 1024 * 1024
 # S3's limit for one upload.
@@ -327,11 +333,11 @@ class StoredPiece:
     start: int = 0
 
     def head(self, count: int) -> StoredPiece:
-        """The first `count` of these bytes."""
+        """Returns the first `count` of these bytes."""
         return StoredPiece(self.key, self.etag, count, self.start)
 
     def rest(self, count: int) -> StoredPiece:
-        """These bytes without the first `count`."""
+        """Returns these bytes without the first `count`."""
         return StoredPiece(self.key, self.etag, self.size - count, self.start + count)
 
 
@@ -340,7 +346,7 @@ Piece = bytes | StoredPiece
 
 @dataclass(frozen=True, slots=True)
 class PlannedPart:
-    """Either bytes of one object, which S3 copies, or pieces that this function sends."""
+    """A part of an upload: bytes of one object, which S3 copies (`copied`), or pieces that the function sends."""
 
     pieces: tuple[Piece, ...]
     copied: bool
@@ -355,7 +361,7 @@ def size_of(piece: Piece) -> int:
 
 
 def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[PlannedPart]:
-    """The parts in order. No part that this function sends is larger than twice the smallest size plus one piece."""
+    """Returns the parts in order. A part that the function sends has at most twice the smallest size plus a piece."""
     smallest = SMALLEST_PART if smallest is None else smallest
     parts: list[PlannedPart] = []
     held: list[Piece] = []
@@ -393,7 +399,7 @@ _PARALLEL_PARTS = 16
 
 
 def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
-    """Writes the object and returns its size. It appears when all parts are stored; a failure aborts the upload."""
+    """Writes an object of these parts and returns its size. It appears when all are stored; a failure aborts it."""
     place: dict[str, Any] = {"Bucket": bucket, "Key": key}
     if len(parts) <= 1 and not any(part.copied for part in parts):
         body = _bytes(client, bucket, parts[0]) if parts else b""
@@ -446,16 +452,14 @@ def _read(client: S3Client, bucket: str, piece: StoredPiece) -> bytes:
 
 # S3 accepts 10,000 parts in one upload: with parts of this size, files of up to 80 GB.
 PART_BYTES = 8 * 1024 * 1024
-# A part that has to wait is held in memory, so it has S3's smallest size.
+# The size of a part that waits for bytes: it is kept in memory, so it has S3's smallest size.
 WAITING_BYTES = 5 * 1024 * 1024
 
 
 class S3Sink:
-    """Streams a file into the bucket: by multipart upload, or by one put if it is small.
+    """Streams a file into the bucket as its chunks come: by multipart upload, or by one put if it is small.
 
-    Writes chunks to S3 as they come.
-
-    A part with bytes that are not known yet (a `Later`) is held back until they are; later parts are not.
+    A part with bytes that are not known yet (a `Later`) waits until they are; other parts do not wait.
     """
 
     def __init__(self, client: S3Client, bucket: str, key: str, content_type: str) -> None:

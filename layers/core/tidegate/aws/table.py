@@ -1,4 +1,4 @@
-"""The DynamoDB table, in plain Python values. Stores provide the keys (`keys.py`) and the conditions."""
+"""The DynamoDB table, with plain Python values. Stores provide the keys (`keys.py`) and the conditions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def code_of(error: ClientError) -> str:
-    """The error code of AWS, such as `NoSuchUpload`."""
+    """Returns the error code of AWS, such as `NoSuchUpload`."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def status_of(error: ClientError) -> int:
-    """The HTTP status; 0 if the answer has none."""
+    """Returns the HTTP status of the error; 0 if it has none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
@@ -51,7 +51,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 def to_wire_value(value: Any) -> dict[str, Any]:
-    """The value in DynamoDB's form, such as {"S": "text"}. Invalid if DynamoDB could not store it."""
+    """Returns the value in DynamoDB's form, such as {"S": "text"}. Invalid if DynamoDB could not store it."""
     if isinstance(value, str):
         return {"S": _utf8(value)}
     if isinstance(value, bool):
@@ -110,7 +110,7 @@ def from_wire(item: Mapping[str, Any]) -> Item:
 
 
 def can_be_stored(hash_key: str, *range_keys: Any) -> bool:
-    """Whether DynamoDB accepts such a key. It refuses one that is too long or not UTF-8, even in a read."""
+    """Whether DynamoDB accepts these keys. It refuses keys that are too long or not UTF-8, even in reads."""
     bounded = [(hash_key, _LONGEST_HASH_KEY), *((key, _LONGEST_RANGE_KEY) for key in range_keys)]
     return all(_fits(key, most) for key, most in bounded if isinstance(key, str))
 
@@ -123,7 +123,7 @@ def _fits(key: str, most: int) -> bool:
 
 
 def unknown_cursor() -> Invalid:
-    """The error for a cursor that this list did not return."""
+    """Returns the error for a cursor that this list did not return."""
     return Invalid(
         "the cursor does not belong to this list: send next_cursor of the previous page, or none for the first one",
         errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
@@ -131,12 +131,12 @@ def unknown_cursor() -> Invalid:
 
 
 def encode_cursor(key: Mapping[str, Any]) -> str:
-    """The key of a page's last item as text, with which a caller asks for the next page."""
+    """Returns the key of a page's last item as text, with which a caller asks for the next page."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str) -> dict[str, Any]:
-    """The key that `encode_cursor` encoded. Invalid for any other text."""
+    """Returns the key that `encode_cursor` encoded. Invalid for any other text."""
     try:
         key = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except ValueError:
@@ -147,7 +147,7 @@ def decode_cursor(cursor: str) -> dict[str, Any]:
 
 
 def _is_key_value(value: Any) -> bool:
-    """Keys are strings and numbers; DynamoDB writes both as strings. It refuses half a surrogate pair."""
+    """Whether the value can be part of a key: a string or a number, which DynamoDB writes as a string, too."""
     held = list(value.items()) if isinstance(value, dict) else []
     if len(held) != 1 or not isinstance(held[0][1], str):
         return False
@@ -156,7 +156,7 @@ def _is_key_value(value: Any) -> bool:
 
 
 # --- writes
-# Writes as values: stores build them, and the table performs one alone or several in a transaction.
+# Writes as values: stores build them, and the table performs a single one, or several in a transaction.
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def put(item: Mapping[str, Any], condition: str = "", **values: Any) -> Write:
 
 
 def put_new(item: Mapping[str, Any]) -> Write:
-    """Puts the item; refused if one with its key exists."""
+    """Returns the write that puts a new item; it fails if one with its key exists."""
     return put(item, "attribute_not_exists(#pk)")
 
 
@@ -197,7 +197,10 @@ def update(
     condition: str = "attribute_exists(#pk)",
     **values: Any,
 ) -> Write:
-    """Updates an item that exists; with `condition=""`, creates it if it does not. A value of None is not written."""
+    """Returns the write that updates an existing item; with `condition=""`, it creates a missing one.
+
+    A value of None is not written.
+    """
     return Write("Update", key, sets=sets, adds=adds, takes=takes, removes=removes, condition=condition, values=values)
 
 
@@ -206,18 +209,18 @@ def delete(key: Key, condition: str = "", **values: Any) -> Write:
 
 
 def check(key: Key, condition: str, **values: Any) -> Write:
-    """Writes nothing, but the whole transaction is refused if the condition is not met."""
+    """Returns a part of a transaction that writes nothing: if its condition fails, the whole transaction fails."""
     return Write("ConditionCheck", key, condition=condition, values=values)
 
 
 def names_in(expression: str) -> dict[str, str]:
-    """The attribute names in an expression, such as {"#state": "state"}."""
+    """Returns the attribute names in an expression, such as {"#state": "state"}."""
     words = "".join(char if char.isalnum() or char in "_#" else " " for char in expression).split()
     return {word: word[1:] for word in words if word.startswith("#")}
 
 
 def as_request(table: str, write: Write) -> dict[str, Any]:
-    """The parameters of the DynamoDB call, or of the transaction's entry. Invalid if the key cannot be stored."""
+    """Returns the parameters of the DynamoDB call, or of the transaction's entry. Invalid if the key is too long."""
     if not can_be_stored(*write.key.values()):
         raise Invalid(
             "an id or a name in the request is too long to be stored, or is not valid UTF-8: send another one"
@@ -238,7 +241,7 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
             clauses.append("ADD " + ", ".join(f"#{name} :add_{name}" for name in write.adds))
         if write.takes:
             clauses.append("DELETE " + ", ".join(f"#{name} :take_{name}" for name in write.takes))
-        # DynamoDB refuses a name in both: a new value, also an empty one, wins.
+        # DynamoDB refuses a name that is set and removed: the new value wins, even if it is empty.
         removes = [name for name in write.removes if name not in sets]
         if removes:
             clauses.append("REMOVE " + ", ".join(f"#{name}" for name in removes))
@@ -258,7 +261,7 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
 
 
 def below(count: str, bound: str, *, allows_none: bool) -> str:
-    """The condition that a count is below a bound. `allows_none`: whether a count that does not exist yet passes."""
+    """Returns the condition that a count is below a bound. `allows_none`: a count that does not exist yet passes."""
     return f"attribute_not_exists(#{count}) OR #{count} < :{bound}" if allows_none else f"#{count} < :{bound}"
 
 
@@ -274,7 +277,7 @@ _TEMPORARY = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedTh
 
 
 def reasons_of(error: ClientError) -> list[str | None]:
-    """For each write of a cancelled transaction, why it was refused; None for a write that was not."""
+    """Returns, for each write of a cancelled transaction, why it was refused; "None" if it was not."""
     return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
 
 
@@ -288,7 +291,7 @@ def _is_temporary(error: ClientError) -> bool:
 
 
 def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """The result of `call`, retried with jittered back-off while other transactions hold the same items."""
+    """Returns the result of `call`, retried with jittered back-off while other transactions hold the same items."""
     for attempt in range(_TRIES):
         try:
             return call()
@@ -337,7 +340,7 @@ SHARD_KEPT_SECONDS = 1800
 
 
 class DueShards:
-    """One process's choice of a shard."""
+    """Chooses the shard for the due records of one process."""
 
     def __init__(self, clock: Clock, own: int | None = None) -> None:
         self._clock = clock
@@ -347,9 +350,9 @@ class DueShards:
         self._count = 0
 
     def spread(self, writes: Sequence[Write], carry_out: Callable[[Write], object]) -> list[Write]:
-        """The given writes. If the process writes many due records, they are moved to a shard of its own.
+        """Returns the writes. If the process writes many due records, they go to its own shard instead of shard 0.
 
-        `carry_out` first writes the entry of that shard.
+        `carry_out` is called first, with the write of that shard's entry.
         """
         due = sum(_is_due(write.item or write.sets) for write in writes)
         shard = self._shard(due, carry_out) if due else 0
@@ -405,7 +408,7 @@ def _moved(write: Write, shard: int) -> Write:
 
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
-# A filtered list returns what it found after reading this much, with a cursor to continue from.
+# After reading this much, a filtered list returns what it has found, with a cursor to continue from.
 _FIND_PAGES = 20
 _FIND_UNITS = 300
 
@@ -413,7 +416,7 @@ _FIND_UNITS = 300
 class ConditionFailed(Conflict):
     """The condition of a write was not met.
 
-    `item` is what a single write found. Of a transaction, `failed` are the indexes of the writes that were refused, and
+    `item`: the item that a single write found. For a transaction, `failed` has the indexes of the refused writes, and
     `met` the items that they found.
     """
 
@@ -436,13 +439,13 @@ _METERED: Any = {"ReturnConsumedCapacity": "TOTAL"}
 
 
 def _units(consumed: Any) -> float:
-    """What AWS says a call used; an emulator may say nothing."""
+    """Returns the capacity units that a call used according to AWS; an emulator may say nothing."""
     given = consumed if isinstance(consumed, list) else [consumed or {}]
     return sum(float(each.get("CapacityUnits", 0)) for each in given)
 
 
 class Table:
-    """The DynamoDB table, in plain Python values. Stores provide the keys (`keys.py`) and the conditions."""
+    """Reads and writes the DynamoDB table with plain Python values."""
 
     def __init__(
         self,
@@ -462,7 +465,7 @@ class Table:
         self.units_read += _units(consumed)
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
-        """The item; None if there is none."""
+        """Returns the item; None if there is none."""
         if not can_be_stored(*key.values()):
             return None
         answer = self._client.get_item(
@@ -546,7 +549,7 @@ class Table:
         project: Sequence[str] = (),
         **values: Any,
     ) -> ItemPage:
-        """One page of one partition. `where` (`#name`, `:name`) filters after the read: AWS bills every item read."""
+        """Returns one page of a partition. `where` (`#name`, `:name`) filters what was read: AWS bills all of it."""
         if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
             return ItemPage([], None)
         hash_name, range_name = _INDEX_KEYS[index]
@@ -589,7 +592,7 @@ class Table:
         return ItemPage([from_wire(item) for item in answer["Items"]], encode_cursor(last) if last else None)
 
     def page(self, pk: str, *, limit: int, cursor: str | None, index: str | None = None, **options: Any) -> ItemPage:
-        """One page of a list. Without a cursor if nothing follows, where `query` has one after a page that is full."""
+        """Returns one page of a list. It has a cursor only if items follow; `query` has one after every full page."""
         found = self.query(pk, index=index, limit=limit + 1, cursor=cursor, **options)
         if len(found.items) <= limit:
             return found
@@ -598,9 +601,9 @@ class Table:
     def find(
         self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1"
     ) -> ItemPage:
-        """The newest `limit` items that match, as they are now. Reads further pages while too few were found.
+        """Returns the newest `limit` items that match, as they are now. Reads further pages while it has too few.
 
-        Looks for one more: without it the page is the last one and has no cursor."""
+        It looks for one item more: if there is none, the page is the last one and has no cursor."""
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
         listed: dict[tuple[str, str], Item] = {}
@@ -627,10 +630,9 @@ class Table:
         return ItemPage(found, cursor)
 
     def current(self, listed: Sequence[Item]) -> list[Item]:
-        """The items of a page of an index as they are now, without those that are gone.
+        """Returns the items of an index's page as they are now, without deleted ones.
 
-        An index is always read eventually consistent: a list would show a record as running after its own route
-        showed that it has ended."""
+        Indexes are only eventually consistent: a list could show a record as running after GET has shown its end."""
         wanted = [{"pk": item["pk"], "sk": item["sk"]} for item in listed]
         found = {(item["pk"], item["sk"]): item for item in self.batch_get(wanted, consistent=True)}
         return [found[place] for item in listed if (place := (item["pk"], item["sk"])) in found]
@@ -640,7 +642,7 @@ class Table:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
     def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
-        """(number of items in the first `pages` pages of a partition, whether that is all of it). Returns no items."""
+        """Returns (number of items in the first `pages` pages of a partition, whether these are all its pages)."""
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -661,7 +663,7 @@ class Table:
         return found, False
 
     def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
-        """Every item of one partition, page by page. The options are those of `query`."""
+        """Yields every item of one partition, page by page. The options are those of `query`."""
         cursor: str | None = None
         while True:
             page = self.query(pk, cursor=cursor, **options)
@@ -671,7 +673,7 @@ class Table:
                 return
 
     def batch_get(self, keys: Iterable[Key], *, consistent: bool = False) -> list[Item]:
-        """The items that exist, in any order. Busy if DynamoDB throttles for too long."""
+        """Returns the items that exist, in any order. Busy if DynamoDB throttles for too long."""
         wanted = [to_wire(key) for key in keys if can_be_stored(*key.values())]
         found: list[Item] = []
         attempt = 0
@@ -687,7 +689,7 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Puts items without a condition: only for new records, or where every writer writes the same."""
+        """Puts items without a condition. Only for new records, or if all writers write the same."""
         given = list(items)
         placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
@@ -708,7 +710,7 @@ class Table:
             pending = [*left, *pending]
 
     def _after_unprocessed(self, some_left: bool, attempt: int) -> int:
-        """Waits if DynamoDB left something undone. Returns the number of the next attempt; Busy after too many."""
+        """Waits if DynamoDB did not process everything. Returns the number of the next attempt; Busy after too many."""
         if not some_left:
             return 0
         if attempt >= 8:
@@ -726,7 +728,7 @@ _INDEX_KEYS: dict[str | None, tuple[str, str]] = {
 
 
 class Store:
-    """Records of one kind in the table."""
+    """The base of classes that store records of one kind in the table."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -735,7 +737,7 @@ class Store:
 def _start_key(
     cursor: str, index: str | None, pk: str, sk_prefix: str | None, sk_between: tuple[Any, Any] | None
 ) -> dict[str, Any]:
-    """The key to continue after. Callers can send any text, and DynamoDB refuses a key outside of the query."""
+    """Returns the key in a cursor. Invalid if it is not a key of this query, which DynamoDB would refuse."""
     key = decode_cursor(cursor)
     hash_name, range_name = _INDEX_KEYS[index]
     kinds = {name: "N" if name == "due_at" else "S" for name in ("pk", "sk", hash_name, range_name)}

@@ -1,4 +1,4 @@
-"""Identifiers that sort by their creation time and end in random characters; digests; times as text."""
+"""Ids that sort by their creation time and end in random characters; digests; times as text."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _base32(number: int, digits: int) -> str:
 
 
 def new_id(prefix: str, now: datetime) -> str:
-    """A new id such as `req-01k…`: 48 bits of milliseconds and 80 random bits, like a ULID."""
+    """Returns a new id such as `req-01k…`: 48 bits of milliseconds and 80 random bits, like a ULID."""
     random = int.from_bytes(secrets.token_bytes(_RANDOM_BYTES))
     return f"{prefix}-{_base32(int(now.timestamp() * 1000), _TIME_DIGITS)}{_base32(random, 16)}"
 
 
 def named_id(prefix: str, at: datetime, *parts: str) -> str:
-    """Like `new_id`, but the same parts at the same moment give the same id."""
+    """Returns an id like `new_id`, but always the same one for the same moment and parts."""
     tail = int(digest(*parts, length=20), 16)
     return f"{prefix}-{_base32(int(at.timestamp() * 1000), _TIME_DIGITS)}{_base32(tail, 16)}"
 
 
 def made_at(record_id: str) -> datetime | None:
-    """The time in an id of `new_id` or `named_id`; None if it is not such an id."""
+    """Returns the time in an id of `new_id` or `named_id`; None if it is not such an id."""
     digits = record_id.partition("-")[2][:_TIME_DIGITS]
     if len(digits) < _TIME_DIGITS or any(digit not in _ALPHABET for digit in digits):
         return None
@@ -45,7 +45,7 @@ def made_at(record_id: str) -> datetime | None:
 
 
 def digest(*parts: str, length: int = 64) -> str:
-    """The first `length` hex digits of a SHA-256 over the parts and their lengths: ("a", "bc") is not ("ab", "c")."""
+    """Returns the first `length` hex digits of a SHA-256 of the parts; ("a", "bc") and ("ab", "c") differ."""
     hashed = hashlib.sha256()
     for part in parts:
         # JSON can hold half a surrogate pair, which plain UTF-8 refuses.
@@ -55,6 +55,6 @@ def digest(*parts: str, length: int = 64) -> str:
 
 
 def iso(moment: datetime) -> str:
-    """The form in which times are stored and shown: UTC with milliseconds, sortable as text."""
+    """Returns a time as it is stored and shown: UTC with milliseconds, sortable as text. `moment` must be in UTC."""
     # Not strftime: its %Y has fewer than four digits before the year 1000, which would not sort.
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

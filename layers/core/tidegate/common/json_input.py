@@ -10,7 +10,7 @@ from typing import Any
 
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
-    """The parsed value. ValueError if the text is not JSON or is nested too deep; `exact` refuses NaN and Infinity."""
+    """Returns the parsed JSON. ValueError if it is not JSON or nested too deep; with `exact`, for NaN and Infinity."""
     rules: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if exact else {}
     try:
         return json.loads(text, **rules)
@@ -23,7 +23,7 @@ def _refuse(name: str) -> None:
 
 
 def _finite(number: str) -> float:
-    """Refuses numbers that are too large for a float: they would become Infinity, which JSON does not have."""
+    """Returns the number. ValueError if a float cannot hold it: it would become Infinity, which JSON does not have."""
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number[:40]} is too large for a number: send it as text")
@@ -35,12 +35,12 @@ MOST_DIGITS = 15
 
 
 def whole_number(text: str) -> int | None:
-    """The number, if the text is 1 to 15 ASCII digits; else None."""
+    """Returns the number if the text is 1 to 15 ASCII digits; else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
 def read_date(text: str | None) -> datetime | None:
-    """The moment in UTC; None for text that is no date. A date without a time zone counts as UTC."""
+    """Returns an e-mail or HTTP date in UTC; None if the text is not one. Without a time zone, it counts as UTC."""
     try:
         found = parsedate_to_datetime(text) if text else None
         if found is None:

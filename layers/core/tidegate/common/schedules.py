@@ -33,7 +33,7 @@ class Cron:
     years: frozenset[int]
 
     def on(self, day: date) -> bool:
-        """Whether it fires on this day."""
+        """Whether the schedule fires on this day."""
         weekday = day.isoweekday() % 7 + 1
         return (
             day.year in self.years
@@ -44,7 +44,7 @@ class Cron:
 
 
 def next_run(expression: str, after: datetime, timezone: str = UTC_NAME) -> datetime:
-    """The first moment later than `after` at which the schedule fires. Invalid if there is none."""
+    """Returns the first moment later than `after` at which the schedule fires. Invalid if there is none."""
     found = following_run(expression, after, timezone)
     if found is None:
         raise Invalid(f"{expression} never runs after {after:%Y-%m-%d %H:%M} UTC: choose a later year or day")
@@ -52,7 +52,7 @@ def next_run(expression: str, after: datetime, timezone: str = UTC_NAME) -> date
 
 
 def following_run(expression: str, after: datetime, timezone: str = UTC_NAME) -> datetime | None:
-    """Like `next_run`, but None if the schedule does not fire again."""
+    """Returns the first moment later than `after` at which the schedule fires; None if it does not fire again."""
     if period := _period(expression):
         return after + timedelta(seconds=period)
     cron, zone = _parse(expression.strip()), ZoneInfo(timezone)
@@ -66,9 +66,9 @@ def following_run(expression: str, after: datetime, timezone: str = UTC_NAME) ->
 
 
 def run_after(expression: str, due_at: int, now: datetime, timezone: str = UTC_NAME) -> int | None:
-    """The next time (seconds since 1970) of a schedule that was due at `due_at`; None if it does not fire again.
+    """Returns the next time (seconds since 1970) of a schedule that was due at `due_at`; None if there is none.
 
-    A rate counts from `due_at`, so it does not drift. Runs that were missed are not made up for.
+    A rate counts from `due_at`, so it does not drift. Missed runs are skipped.
     """
     if period := _period(expression):
         missed = max(0, int(now.timestamp()) - due_at) // period
@@ -78,11 +78,11 @@ def run_after(expression: str, due_at: int, now: datetime, timezone: str = UTC_N
 
 
 def run_before(expression: str, due_at: int, timezone: str = UTC_NAME) -> int:
-    """The last time before `due_at` at which the schedule would have fired; `due_at` if there is none."""
+    """Returns the last time before `due_at` at which the schedule would have fired; `due_at` if there is none."""
     if period := _period(expression):
         return due_at - period
     due = datetime.fromtimestamp(due_at, UTC)
-    # Growing spans, so that a schedule of every minute is not followed through years.
+    # Try short spans before longer ones, so that a schedule of every minute is not followed through years.
     for hours in (0.1, 3, 50, 200, 1500, 20_000, 80_000):
         moment, last = due - timedelta(hours=hours), None
         while (following := following_run(expression, moment, timezone)) and following < due:
@@ -93,12 +93,12 @@ def run_before(expression: str, due_at: int, timezone: str = UTC_NAME) -> int:
 
 
 def check_schedule(expression: str) -> None:
-    """Invalid if the expression cannot be parsed, or never fires, as on 30 February."""
+    """Raises Invalid if the expression cannot be parsed or never fires, such as one for 30 February."""
     next_run(expression, datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC))
 
 
 def check_timezone(name: str) -> None:
-    """Invalid if IANA has no such time zone. The machine may have further files, which another machine lacks."""
+    """Raises Invalid if IANA has no such time zone. Zones that only this machine has are refused, too."""
     if name not in _zone_names():
         raise Invalid(f"{name!r} is not a time zone: use an IANA name such as Asia/Shanghai, or UTC")
 
@@ -112,13 +112,13 @@ def _zone_names() -> frozenset[str]:
 
 
 def _period(expression: str) -> int | None:
-    """Seconds between the runs of a rate; None for cron."""
+    """Returns the seconds between two runs of a rate; None for cron."""
     rate = _RATE.fullmatch(expression.strip())
     return int(rate[1]) * _SECONDS[rate[2]] if rate else None
 
 
 def _first_day(cron: Cron, start: date) -> date | None:
-    """The first day from `start` on that the schedule allows. Skips months that it does not name."""
+    """Returns the first day from `start` on at which the schedule fires; None if there is none."""
     for year in sorted(year for year in cron.years if year >= start.year):
         for month in sorted(cron.months):
             for number in range(1, monthrange(year, month)[1] + 1):
@@ -129,10 +129,10 @@ def _first_day(cron: Cron, start: date) -> date | None:
 
 
 def _moments(cron: Cron, day: date, zone: ZoneInfo) -> Iterator[datetime]:
-    """When it fires on this day of the zone, in UTC.
+    """Yields the moments, in UTC, at which the schedule fires on this day of the zone.
 
-    As in cron: a time of day that daylight saving skips runs once, right after the gap; one that occurs twice runs
-    once, at the first. A schedule of every hour follows the real hours instead: it skips nothing and repeats nothing.
+    As in cron: if daylight saving skips a time of day, the run is right after the gap; if a time occurs twice, the run
+    is at the first. A schedule of every hour follows the real hours instead: it skips none and repeats none.
     """
     hourly = len(cron.hours) == 24
     for hour, minute in product(sorted(cron.hours), sorted(cron.minutes)):
@@ -148,7 +148,7 @@ def _moments(cron: Cron, day: date, zone: ZoneInfo) -> Iterator[datetime]:
 
 
 def _end_of_gap(local: datetime) -> datetime:
-    """The moment at which clocks that show no `local` are put forward, in UTC."""
+    """Returns the moment, in UTC, at which clocks are put forward over the time `local`, which they never show."""
     before, after = local.replace(fold=1).astimezone(UTC), local.astimezone(UTC)
     offset = after.astimezone(local.tzinfo).utcoffset()
     while after - before > timedelta(seconds=1):

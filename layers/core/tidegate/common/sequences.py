@@ -1,4 +1,4 @@
-"""Pages, slices, and bytes whose position is known before their content."""
+"""Pages of lists, slices of sequences, and chunks whose bytes are filled in later."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """A page of a list."""
+    """A page of a list, and the cursor of the next page; None if nothing follows."""
 
     items: list[T]
     next_cursor: str | None
 
 
 def slices(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The rows in order, `size` at a time."""
+    """Yields the rows in order, `size` at a time."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 
@@ -26,7 +26,7 @@ def slices(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 class Later(bytearray):
     """A chunk that is yielded empty and filled before the stream of chunks ends.
 
-    `b"".join(chunks)` takes all chunks before it reads their bytes, so it needs no care. A sink that writes chunks as
+    `b"".join(chunks)` reads all chunks before it reads their bytes, so it needs no care. A sink that writes chunks as
     they come must hold back a `Later` until `is_filled`.
     """
 

@@ -1,7 +1,7 @@
-"""SHA-256 with a state that can be saved, and continued by another process. hashlib cannot do that.
+"""SHA-256 whose state can be saved, and continued by another process. hashlib cannot do that.
 
-Uses the libcrypto that Python's own hashlib is linked against, so the speed is the same, and the GIL is released too.
-AVAILABLE is False if there is none, or if it fails the self-test below: then a digest must be made in one pass.
+Uses the libcrypto that Python's own hashlib is linked against, so it is as fast, and releases the GIL too. AVAILABLE is
+False if there is no libcrypto, or if it fails the self-test below: then a digest must be made in one pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Context(ctypes.Structure):
 
 
 def _library() -> Any:
-    """libcrypto; None if there is none, as with a Python that has it built in."""
+    """Returns libcrypto; None if there is none, as with a Python that has it built in."""
     # On macOS, loading the system's libcrypto by its name ends the process.
     if sys.platform != "linux":
         return None
@@ -47,7 +47,7 @@ def _library() -> Any:
 
 
 def _mapped() -> list[str]:
-    """The paths of the libcrypto that this process has loaded: hashlib, imported above, has loaded its own."""
+    """Returns the paths of the libcrypto that this process has loaded: hashlib, imported above, has loaded its own."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -68,7 +68,7 @@ class Sha256:
         _succeeded(_crypto.SHA256_Update(self._context, data, len(data)))
 
     def digest(self) -> bytes:
-        """The digest of what came so far. More may follow."""
+        """Returns the digest of all bytes so far. More may follow."""
         copy, made = _Context.from_buffer_copy(self._context), ctypes.create_string_buffer(_DIGEST)
         _succeeded(_crypto.SHA256_Final(made, copy))
         return made.raw
@@ -81,7 +81,7 @@ class Sha256:
 
     @classmethod
     def restore(cls, state: bytes, length: int) -> Sha256:
-        """Continues from a saved state. ValueError if it is not the state after `length` bytes."""
+        """Returns a digest that continues a saved state. ValueError if that is not the state after `length` bytes."""
         restored = cls()
         if len(state) != STATE_BYTES:
             raise ValueError(f"a SHA-256 state has {STATE_BYTES} bytes, not {len(state)}")
@@ -99,7 +99,7 @@ def _succeeded(answer: int) -> None:
 
 
 def _works() -> bool:
-    """Whether a digest that is saved and continued part-way equals hashlib's."""
+    """Whether a digest that is saved and then continued equals hashlib's."""
     if _crypto is None or ctypes.sizeof(_Context) != STATE_BYTES:
         return False
     content = bytes(range(256)) * 5

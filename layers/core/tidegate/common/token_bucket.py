@@ -10,7 +10,7 @@ _ROUNDING = 1e-9
 
 class TokenBucket:
     def __init__(self, rate: float, now: float, *, burst_seconds: float | None = None) -> None:
-        """With `burst_seconds`, tokens of that many seconds can be saved up, and the bucket starts full."""
+        """With `burst_seconds`, the tokens of that many seconds can be saved up, and the bucket starts full."""
         self.rate = rate
         self._saved_seconds = _SAVED if burst_seconds is None else burst_seconds
         self._most = 1.0
@@ -37,14 +37,14 @@ class TokenBucket:
         return (count - self._tokens) / self.rate
 
     def owe(self, count: int) -> None:
-        """Spends tokens that may not be there yet: later takers wait until they have arrived."""
+        """Spends tokens even if they are not there yet: later callers wait until they have arrived."""
         self._tokens -= count
 
     def give_back(self, count: int) -> None:
         self._tokens = min(self._capacity, self._tokens + count)
 
     def wait(self, now: float, count: int = 1) -> float:
-        """The seconds until `count` tokens are available. Spends none."""
+        """Returns the seconds until `count` tokens are available. Spends none."""
         self._fill(now)
         return max(0.0, (count - _ROUNDING - self._tokens) / self.rate)
 

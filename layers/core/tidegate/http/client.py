@@ -44,8 +44,8 @@ from tidegate.http.model import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_
 MAX_REDIRECTS = 5
 _CHUNK = 256 * 1024
 _DEFAULT_HEADERS = {"user-agent": "tidegate/1", "accept-encoding": "identity"}
-# The only headers that are sent on when a redirect leads to another origin. Any other may be a secret: a token, or a
-# signature with which that host could call the first one in our name.
+# The only headers that are sent to another origin after a redirect. Any other may be a secret: a token, or a signature
+# with which that host could call the first one in our name.
 _FOR_ANY_ORIGIN = frozenset(
     {
         *_DEFAULT_HEADERS,
@@ -60,7 +60,7 @@ _FOR_ANY_ORIGIN = frozenset(
         "if-unmodified-since",
     }
 )
-# What urllib3 puts before a message and after "Read timed out.".
+# Texts that urllib3 puts before a message, and after "Read timed out.".
 _PREFIX = re.compile(r"\w+\(host=.*?, port=\d+\): ")
 _READ_TIMEOUT = re.compile(r"Read timed out\. \(read timeout=([\d.]+)\)")
 _SAFE_TO_REPEAT = frozenset({"GET", "HEAD"})
@@ -69,18 +69,18 @@ _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding"}
 
 @dataclass(slots=True)
 class Stream:
-    """An answer whose body has not been read yet; header names are lower-case."""
+    """An answer whose body has not been read yet. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     url: str
-    # Seconds that Tidegate itself held the request back. They do not count as slowness of the server.
+    # The seconds for which Tidegate itself delayed the request. They do not count as slowness of the server.
     waited: float
     _response: BaseHTTPResponse
     _max_bytes: int
 
     def chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
-        """The raw bytes as they come. Nothing is decoded, so a digest is that of the bytes that were sent."""
+        """Yields the raw bytes as they come, not decoded, so that their digest is that of the bytes that were sent."""
         return _body(self._response, self._max_bytes, size, decode=False)
 
     def raise_for_status(self) -> None:
@@ -103,7 +103,7 @@ class Sending(TypedDict, total=False):
 
 
 class SafeHttp:
-    """Connects to allowed addresses only. Raises UrlNotAllowed, and FetchError where a server fails."""
+    """Connects to allowed addresses only: UrlNotAllowed for others, FetchError if a server fails."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class SafeHttp:
     def check_url(
         self, url: str, *, allow_private: bool = False, project_id: str = "", seconds: float = CHECK_SECONDS
     ) -> None:
-        """UrlNotAllowed if a fetch of the URL would be refused. A name that is not resolved in time passes."""
+        """Raises UrlNotAllowed if a fetch of the URL would be refused. A name that is not resolved in time passes."""
         refused = self.refused_urls([url], allow_private=allow_private, project_id=project_id, seconds=seconds)
         if refused:
             raise refused[url]
@@ -142,11 +142,11 @@ class SafeHttp:
     def refused_urls(
         self, urls: Iterable[str], *, allow_private: bool, project_id: str, seconds: float = CHECK_SECONDS
     ) -> dict[str, UrlNotAllowed]:
-        """As `check_url`, for all URLs of a request within one time. Returns those that a fetch would refuse."""
+        """Returns the error for each URL whose fetch would be refused. `seconds`: the limit for all URLs together."""
         return self._url_check.refusals(urls, allow_private=allow_private, project_id=project_id, seconds=seconds)
 
     def send(self, method: str, url: str, **how: Unpack[Sending]) -> Reply:
-        """The answer, with its body read and decoded. Error statuses do not raise: see `raise_for_status`."""
+        """Returns the answer with its body, decoded. An error status raises nothing: call `raise_for_status`."""
         with _translated():
             asked = _Asked(**how)
             response, final = self._follow(method, url, asked)
@@ -179,7 +179,7 @@ class SafeHttp:
     def line(
         self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS, project_id: str = ""
     ) -> KeptConnection:
-        """A connection for many POSTs to one URL, for the caller's use alone."""
+        """Returns a connection for many POSTs to one URL, which only this caller uses."""
         return KeptConnection(
             self._guard,
             self._host_limits,
@@ -207,7 +207,7 @@ class SafeHttp:
                 sent = {name: value for name, value in sent.items() if name not in _BODY_HEADERS}
             if origin_of(there) != origin_of(here):
                 sent = {name: value for name, value in sent.items() if name in _FOR_ANY_ORIGIN}
-                # Also not if a redirect leads back: another host would choose which URL we ask for in our name.
+                # Sign no further request, even if a redirect leads back: another host would choose what we sign.
                 sign = None
             here = there
         raise RedirectRefused(f"the server redirected more than {redirects} times: use the URL that it leads to")
@@ -215,7 +215,7 @@ class SafeHttp:
     def _exchange(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
     ) -> BaseHTTPResponse:
-        """Sends once more if the connection broke before an answer and sending twice is safe."""
+        """Sends a request and returns its answer. Sends it again if the connection broke and sending twice is safe."""
         under_way = Exchange(until, asked.limits.read, asked.project_id)
         try:
             return self._send_once(method, url, headers, body, asked, under_way)
@@ -253,7 +253,7 @@ class SafeHttp:
 
 @dataclass(slots=True)
 class _Asked:
-    """The options of one call, for the first request and all that follow its redirects."""
+    """The options of one call, for its first request and for those that follow redirects."""
 
     headers: Mapping[str, str] | None = None
     credential: Credential | None = None
@@ -262,7 +262,7 @@ class _Asked:
     limits: Limits = DEFAULT_LIMITS
     redirects: int = MAX_REDIRECTS
     project_id: str = ""
-    # Makes the headers that sign the URL, for the first one and for redirects within its origin.
+    # Returns the headers that sign a URL; used for the first URL and for redirects within its origin.
     sign: Callable[[str], Mapping[str, str]] | None = None
     waited: float = 0.0
 
@@ -304,7 +304,7 @@ def _translated() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a request failed, in plain words: urllib3's texts contain the names of its classes."""
+    """Returns why a request failed, in plain words: urllib3's texts contain the names of its classes."""
     cause = error.args[-1] if isinstance(error, ProtocolError) else error
     if isinstance(cause, RemoteDisconnected):
         return "the server closed the connection without an answer"

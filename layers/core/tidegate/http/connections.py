@@ -1,4 +1,4 @@
-"""Connections that check their address again when they connect, can be kept for many calls, and are limited by host."""
+"""Connections to checked addresses: pooled ones, kept ones for many calls, and limits for each address."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ logger = Logger(service="tidegate", child=True)
 # --- host limits
 # Limits what all functions together send to one address: calls per second and parallel connections.
 #
-# Counted by address, because anyone can make new host names. A process that sends little has a free allowance and asks
-# nobody. One that sends more leases a block from a counter that all processes share: one counter for each second
-# (calls) or each ten seconds (connections). Counters are never reset, since the next window has a new one. So what a
-# dead process held, and the unused rest of a block, is free again in the next window. Together, processes stay within
-# the limit plus the free allowance of each.
+# Counted by address, because anyone can make new host names. A process that sends little uses its free allowance and
+# reads no counter. A process that sends more leases a block from a counter that all processes share: one counter for
+# each second (calls) or each ten seconds (connections). Counters are never reset, since the next window has a new one.
+# So the leases of a dead process, and the unused rest of a block, are free again in the next window. Together,
+# processes stay within the limit plus the free allowance of each.
 
 # (address, "calls" or "connections", window, amount) → the counter's new value.
 Count = Callable[[str, str, int, int], int]
@@ -51,7 +51,7 @@ _MOST_ADDRESSES = 1024
 
 @dataclass(slots=True)
 class _Use:
-    """What this process uses of one address. The lock is held while the shared counter is asked."""
+    """This process's calls and connections to one address. The lock is held while the shared counter is read."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     second: int = 0
@@ -66,10 +66,10 @@ class _Use:
 
 
 class HostLimits:
-    """At most `calls` per second and `connections` to one address, over all processes that share `count`; 0: no limit.
+    """Limits the `calls` per second and the `connections` to one address, over all processes that share `count`.
 
-    An address is what `counted_address` returns, or a project and a host with a space between. Waiting ends after
-    `patience` seconds.
+    0: no limit. An address is what `counted_address` returns, or a project and a host with a space between. Waiting
+    ends after `patience` seconds.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class HostLimits:
     # --- calls
 
     def _take_call(self, address: str, use: _Use) -> float:
-        """0 if the call may be made now; otherwise the seconds to wait before the next try."""
+        """Returns 0 if the call may be made now; otherwise the seconds to wait before the next try."""
         with use.lock:
             now = self._clock()
             if int(now) != use.second:
@@ -143,9 +143,9 @@ class HostLimits:
             return 0.0
 
     def _lease_calls(self, address: str, use: _Use) -> None:
-        # As many as the last second needed, but at most a tenth of the limit, so that other processes get some too.
+        # As many calls as in the last second, but at most a tenth of the limit, so that other processes get some too.
         block = min(max(use.calls_before - use.calls, self._free_calls * 2, 10), max(1, self._calls // 10))
-        # The free allowance is counted as well once a process leases more.
+        # Once a process leases calls, those of its free allowance count as well.
         free = use.calls if use.calls_allowed == self._free_calls else 0
         granted = self._lease(address, CALLS, use.second, block, free, self._calls)
         use.calls_allowed += granted
@@ -171,14 +171,14 @@ class HostLimits:
         free = 0 if use.leased else use.connections
         granted = self._lease(address, CONNECTIONS, use.window, block, free, self._connections)
         if granted:
-            # In the next window too, because these connections will still be open then.
+            # Lease them in the next window too, because these connections will still be open then.
             self._lease(address, CONNECTIONS, use.window + 1, granted, free, self._connections)
         use.leased += granted
         if granted < block:
             use.asked_at = now
 
     def _renew(self, address: str, use: _Use, now: float) -> None:
-        """Counts the open connections in the next window; after a pause of a whole window, in the present one too."""
+        """Counts the open connections in the next window too, and in this one if a whole window was missed."""
         window = int(now) // _CONNECTION_WINDOW
         if window == use.window:
             return
@@ -196,7 +196,7 @@ class HostLimits:
         try:
             others = self._count(address, kind, window, block + free) - block
         except Exception:
-            # Rather too few calls than too many: until the next window this process has its free allowance only.
+            # Send too few rather than too many: until the next window this process has only its free allowance.
             logger.exception("the shared counter of an address could not be read", address=address, kind=kind)
             return 0
         return max(0, min(block, limit - others))
@@ -213,12 +213,12 @@ def _free(limit: int, most: int) -> int:
 
 
 def _named(address: str) -> str:
-    """The address without the project that counts its calls, for error texts: `p-1 host` is `host`."""
+    """Returns the address without its project, for error texts: `host` for `p-1 host`."""
     return address.rpartition(" ")[2]
 
 
 def counted_address(address: str) -> str:
-    """The address under which calls are counted: IPv6 addresses by their /64, since one host can have all of it."""
+    """Returns the address under which calls are counted: the /64 of an IPv6 address, as one host may have all of it."""
     parsed = ip_address(address.split("%", 1)[0])
     return address if parsed.version == 4 else str(ip_address(int(parsed) >> 64 << 64))
 
@@ -234,7 +234,7 @@ _KEEP_ALIVE_SECONDS = 60
 
 
 class Idle:
-    """How long a connection was not used. Two clocks, because one may stop while a function is frozen."""
+    """Measures how long a connection was not used, by two clocks: one may stop while a function is frozen."""
 
     def __init__(self) -> None:
         self.used()
@@ -248,7 +248,7 @@ class Idle:
 
 
 class _Deadline:
-    """Limits each read and write to the time that is left. A time-out per read would let a slow server take forever."""
+    """Limits each read and write to the time that is left: with a time-out per read alone, a slow server never ends."""
 
     deadline: float
     # The most seconds of one read or write.
@@ -262,7 +262,7 @@ class _Deadline:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline of the request has passed")
-        # Always set: the socket still has the time-out of the connect, or a shorter one of the request before.
+        # Set it each time: the socket still has the time-out of connecting, or a shorter one of the request before.
         self.settimeout(min(self.pause, left))
 
     def recv_into(self: Any, *args: Any, **kwargs: Any) -> int:
@@ -288,7 +288,7 @@ class TlsSocket(_Deadline, ssl.SSLSocket):
 
 
 def _holds_bytes(sock: Any) -> bool:
-    """Whether the TLS layer has read bytes that nobody asked for: the socket itself may have none."""
+    """Whether the TLS layer has bytes that were not read from it: the socket itself may have none."""
     return isinstance(sock, TlsSocket) and sock.pending() > 0
 
 
@@ -302,17 +302,17 @@ def open_socket(
     until: float,
     project_id: str = "",
 ) -> PlainSocket:
-    """A connection to the first address that answers. UrlNotAllowed if any address of the name may not be reached.
+    """Connects to the first address that answers. UrlNotAllowed if any address of the name may not be reached.
 
-    The owner must call `limits.disconnect` with its `peer` when it is closed.
+    The caller must call `limits.disconnect` with the socket's `peer` when it is closed.
     """
     found = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until), project_id=project_id)
     failure: OSError = OSError(f"{host} has no address")
     for left_over, address in zip(range(len(found), 0, -1), found, strict=True):
-        # Each address gets a share of the time, so that a dead one leaves some for the next.
+        # Each address gets a share of the time, so that a dead address leaves some for the next.
         share = time.monotonic() + _left(until) / left_over
         peer = counted_address(address)
-        # Waits for the limit at most half of that time, so that the rest is left to connect.
+        # Wait for the limit for at most half of that time, so that the rest is left for connecting.
         limits.connect(peer, _left(share) / 2)
         try:
             sock = _connect(address, port, share)
@@ -347,7 +347,7 @@ def _connect(address: str, port: int, until: float) -> PlainSocket:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """A NAT gateway forgets a connection after 350 s without a packet. A business may think longer than that."""
+    """Sends packets while a connection waits: a NAT gateway forgets one after 350 s, and some answers take longer."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_SECONDS)
@@ -356,7 +356,7 @@ def _keep_alive(sock: socket.socket) -> None:
 
 @cache
 def default_context() -> ssl.SSLContext:
-    """Made once, at the first https URL: reading the system's certificates takes tens of milliseconds."""
+    """Returns the TLS context, made once, at the first https URL: reading certificates takes tens of milliseconds."""
     context = create_urllib3_context()
     context.load_default_certs()
     return context
@@ -394,7 +394,10 @@ class _Tls(_OneWrite, http.client.HTTPSConnection):
 
 
 class KeptConnection:
-    """Follows no redirects. For one thread at a time. After a failure, the next post opens a new connection."""
+    """A connection for many POSTs to one URL, for one thread at a time. Follows no redirects.
+
+    After a failure, the next post opens a new connection.
+    """
 
     def __init__(
         self,
@@ -437,7 +440,7 @@ class KeptConnection:
                 response = self._send(body, headers, until)
             content = self._content(response)
             if self._connection.sock is None:
-                # The library has closed it, because the server said that it will: it must not count any more.
+                # The library has closed it, because the server said that it would: it must not count any more.
                 self.close()
             return Reply(response.status, _lower(response), content, self._url.url)
         except Exception as error:
@@ -455,13 +458,12 @@ class KeptConnection:
 
     @property
     def _is_readable(self) -> bool:
-        """Whether the server has closed the connection, or sent more than its answer: that would be taken for the next
-        one."""
+        """Whether the server has closed the connection, or has sent bytes that would be taken for the next answer."""
         sock = self._connection.sock
         return sock is not None and (_holds_bytes(sock) or wait_for_read(sock, timeout=0))
 
     def _reason(self, error: OSError | HTTPException) -> str:
-        """Why a post failed, in plain words."""
+        """Returns why a post failed, in plain words."""
         if isinstance(error, RemoteDisconnected):
             return "the server closed the connection without an answer"
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -532,7 +534,7 @@ def _lower(response: HTTPResponse) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Exchange:
-    """State of one request that urllib3 cannot pass on to the connection as arguments."""
+    """The state of one request, which urllib3 cannot pass to the connection as arguments."""
 
     until: float
     # The most seconds between two reads.
@@ -541,7 +543,7 @@ class Exchange:
     # Whether the connection had served a request before, and whether writing this one to it failed.
     kept: bool = False
     unwritten: bool = False
-    # Seconds that the host's limits held it back.
+    # The seconds for which the host's limits delayed it.
     waited: float = 0.0
 
     @property
@@ -554,7 +556,7 @@ exchange: ContextVar[Exchange] = ContextVar("exchange")
 
 
 class _Guarded:
-    """Mixed into urllib3's connections."""
+    """A mixin for urllib3's connections: checked addresses, limits for each host, and the deadline of a request."""
 
     guard: AddressGuard
     limits: HostLimits
@@ -588,7 +590,7 @@ class _Guarded:
 
     @property
     def is_connected(self: Any) -> bool:
-        """urllib3 asks this before it uses a pooled connection again."""
+        """Whether the pooled connection can be used again. urllib3 asks this before it does."""
         return bool(super().is_connected) and not self.idle.too_long and not _holds_bytes(self.sock)  # type: ignore[misc]
 
     def connect(self: Any) -> None:

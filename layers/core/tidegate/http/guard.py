@@ -1,4 +1,4 @@
-"""Which URLs may be fetched: their form, their addresses, and the origins that credentials are bound to."""
+"""Checks which URLs may be fetched, by their form and their addresses, and where credentials may be sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def read_origin(text: str) -> str:
-    """The origin as `https://host:port`, the form in which origins are compared. ValueError if it is not an origin."""
+    """Returns an origin as `https://host:port`, the form in which origins are compared. ValueError if it is not one."""
     found = _ORIGIN.fullmatch(text.lower())
     if found is None:
         raise ValueError(f"{text[:300]!r} is not an origin: write https://host or https://host:port, without a path")
@@ -52,7 +52,7 @@ def check_origins(origins: Sequence[str], *, plain_text: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """`origins` are as `read_origin` returns them. Printing or logging it shows no header."""
+    """Headers for the requests to certain origins, given as by `read_origin`. Logging a Credential shows no header."""
 
     name: str
     headers: Mapping[str, str]
@@ -62,7 +62,7 @@ class Credential:
         return f"Credential({self.name!r})"
 
     def require(self, url: str, *, plain_text: bool) -> None:
-        """CredentialElsewhere if the credential may not be sent to the URL."""
+        """Raises CredentialElsewhere if the credential may not be sent to the URL."""
         origin = _origin_of(url)
         if self.headers_for(origin, plain_text=plain_text):
             return
@@ -77,14 +77,14 @@ class Credential:
         )
 
     def headers_for(self, origin: str, *, plain_text: bool) -> Mapping[str, str]:
-        """All headers, or none if they may not be sent there. `plain_text`: whether http origins are allowed."""
+        """Returns the headers for an origin; none if they may not be sent there. `plain_text`: also to http origins."""
         if origin not in self.origins or (origin.startswith("http:") and not plain_text):
             return {}
         return self.headers
 
 
 def _origin_of(url: str) -> str:
-    """For the error text only. Where headers are really sent is decided when the request is made."""
+    """Returns the URL's origin for an error text. Whether headers are sent is decided again with the request."""
     try:
         named = urlsplit(url)
         return origin(named.scheme, named.hostname or "", named.port or _PORTS.get(named.scheme, 0))
@@ -138,7 +138,7 @@ def port_of(url: Url) -> int:
 
 
 def sent_url(url: Url) -> str:
-    """The URL as its receiver sees it, which is what signatures cover: no default port, no fragment."""
+    """Returns the URL as its receiver sees it, without default port and fragment: this is what signatures cover."""
     port = f":{url.port}" if url.port and url.port != _PORTS[url.scheme or ""] else ""
     return f"{url.scheme}://{url.host}{port}{url.request_uri}"
 
@@ -155,9 +155,8 @@ def origin_of(url: Url) -> str:
 # --- names
 # Resolves host names in threads, because getaddrinfo has no time-out.
 #
-# A slow name delays only those who ask for it: however many ask, each name is looked up once at a time, and each
-# project
-# has a limited number of look-ups in progress, so that it cannot block those of others.
+# A slow name delays only the callers that ask for it: each name is looked up once at a time for all callers, and each
+# project has a limited number of look-ups in progress, so that it cannot block those of others.
 
 Resolver = Callable[[str, int], Sequence[str]]
 
@@ -173,13 +172,13 @@ def resolve(host: str, port: int) -> list[str]:
 def is_address(host: str) -> bool:
     """Whether the host is an address in any spelling that the resolver knows, such as 127.1, 0x7f.1 or ::1.
 
-    It is resolved without a name server, so at once.
+    Such a host is resolved at once, without a name server.
     """
     try:
         if ":" in host:
             IPv6Address(host)
         else:
-            # As getaddrinfo does, which takes other digits than 0 to 9 too.
+            # As in getaddrinfo, which also accepts other digits than 0 to 9.
             socket.inet_aton(host.encode("idna").decode())
     except (OSError, ValueError):
         return False
@@ -208,7 +207,7 @@ class NameLookups:
         self._ended = threading.Condition()
 
     def find(self, host: str, port: int, timeout: float, project_id: str = "") -> Sequence[str]:
-        """The addresses. FetchTimeout if this name is slow; NotSent if it had to wait for other slow names."""
+        """Returns the addresses of a host. FetchTimeout if its name is slow, NotSent if it waited for other names."""
         until = time.monotonic() + timeout
         lookup = self._join(host, port, project_id, until)
         if not lookup.done.wait(max(0.0, until - time.monotonic())):
@@ -220,7 +219,7 @@ class NameLookups:
     def find_many(
         self, names: Iterable[tuple[str, int]], timeout: float, project_id: str
     ) -> dict[tuple[str, int], Sequence[str]]:
-        """The addresses of those names, (host, port) pairs, that are resolved within one time-out for all of them."""
+        """Returns the addresses of the (host, port) pairs that are resolved within one time-out for all of them."""
         until = time.monotonic() + timeout
         lookups: dict[tuple[str, int], _Lookup] = {}
         found: dict[tuple[str, int], Sequence[str]] = {}
@@ -290,7 +289,7 @@ Address = IPv4Address | IPv6Address
 
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
 _UNIQUE_LOCAL_V6 = IPv6Network("fc00::/7")
-# `is_global` counts these as public, but they relay to other addresses or are for documentation.
+# Addresses that are public for `is_global`, but relay to other addresses or are for documentation.
 _NOT_PUBLIC = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 # Link-local addresses and the metadata services of clouds, which give credentials to anyone: refused for every project.
 _NEVER = (
@@ -320,7 +319,7 @@ RUNTIME_API_PORT = 9001
 
 
 def hidden(address: Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that an IPv6 address embeds: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
+    """Returns the IPv4 addresses that an IPv6 address embeds: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
     bits = int(address)
     # Not `is_loopback`: from Python 3.13 on, it looks at the IPv4 address inside a mapped one.
     if isinstance(address, IPv4Address) or bits in (0, 1):
@@ -334,7 +333,7 @@ def hidden(address: Address) -> tuple[IPv4Address, ...]:
 
 
 def is_forbidden(address: Address) -> bool:
-    """Refused for every project, even one with private URLs, and for hosts of the allow list too."""
+    """Whether the address is refused for every project, even with private URLs and for hosts of the allow list."""
     return any(
         one.is_multicast or one.is_unspecified or one.is_link_local or any(one in network for network in _NEVER)
         for one in (address, *hidden(address))
@@ -354,7 +353,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_private_network(address: Address) -> bool:
-    """Public or private addresses, but none that embeds another address or serves credentials."""
+    """Whether projects with private URLs may reach the address; not if it embeds another one or serves credentials."""
     if is_forbidden(address) or hidden(address):
         return False
     if isinstance(address, IPv4Address):
@@ -363,7 +362,7 @@ def is_private_network(address: Address) -> bool:
 
 
 class AddressGuard:
-    """Resolves a name and returns its addresses, or refuses if one of them may not be reached."""
+    """Resolves names to addresses, and refuses a name if one of its addresses may not be reached."""
 
     def __init__(
         self,
@@ -383,7 +382,7 @@ class AddressGuard:
     def addresses(
         self, host: str, port: int, *, allow_private: bool, timeout: float, project_id: str = ""
     ) -> list[str]:
-        """UrlNotAllowed if any of its addresses may not be reached, socket.gaierror if it has none."""
+        """Returns the addresses of a host. UrlNotAllowed if one may not be reached, socket.gaierror if it has none."""
         found = self._names.find(host, port, timeout, project_id)
         if refused := self._check(host, port, found, allow_private=allow_private):
             raise refused
@@ -392,7 +391,7 @@ class AddressGuard:
     def refusals(
         self, names: Iterable[tuple[str, int]], *, allow_private: bool, timeout: float, project_id: str
     ) -> dict[tuple[str, int], UrlNotAllowed]:
-        """Those (host, port) pairs that may not be reached, as far as they are resolved in time."""
+        """Returns the error for each (host, port) pair that may not be reached, if it is resolved in time."""
         found = self._names.find_many(names, timeout, project_id)
         checked = {name: self._check(*name, texts, allow_private=allow_private) for name, texts in found.items()}
         return {name: refused for name, refused in checked.items() if refused}
@@ -414,7 +413,7 @@ class AddressGuard:
         return is_private_network(address) and (self._loopback or not address.is_loopback)
 
     def _refusal(self, host: str, text: str, port: int, *, allow_private: bool) -> str:
-        """Why the address is refused, and what to do about it."""
+        """Returns why the address is refused, and what to do about it."""
         if not allow_private and self._may_reach(host, text, port, allow_private=True):
             return (
                 f"{host} has the private address {text}: an admin can allow such addresses for this project with "
@@ -425,7 +424,7 @@ class AddressGuard:
 
     def _is_runtime_api(self, address: Address, port: int) -> bool:
         if is_loopback(address):
-            # It may listen on any loopback address, so its port is refused on all of them.
+            # The runtime API may listen on any loopback address, so its port is refused on all of them.
             return port in self._runtime_ports
         return any(f"{one}:{port}" in self._refused for one in (address, *hidden(address)))
 
@@ -459,11 +458,10 @@ SKIPPED_SECONDS = 30.0
 
 
 class UrlCheck:
-    """Checks URLs when they are submitted, so that the caller hears of a bad one at once.
+    """Checks URLs when they are submitted, so that the caller learns of a bad one at once.
 
-    Only a hint: the address is checked again when it is connected to. So a URL whose name is not resolved in time
-    passes. Waiting for names is limited, because the caller chooses the names and the wait holds a function of the
-    API.
+    Each address is checked again when it is connected to, so a URL whose name is not resolved in time passes. Waiting
+    for names is limited: callers choose the names, and the wait occupies a function of the API.
     """
 
     def __init__(self, guard: AddressGuard, clock: Callable[[], float] = time.monotonic) -> None:
@@ -474,7 +472,7 @@ class UrlCheck:
     def refusals(
         self, urls: Iterable[str], *, allow_private: bool, project_id: str, seconds: float = CHECK_SECONDS
     ) -> dict[str, UrlNotAllowed]:
-        """The URLs that a fetch would refuse, and why. Takes at most `seconds`, however many URLs there are."""
+        """Returns the error for each URL whose fetch would be refused. Takes at most `seconds` for all of them."""
         refused: dict[str, UrlNotAllowed] = {}
         named: dict[str, Name] = {}
         for url in urls:
@@ -491,7 +489,7 @@ class UrlCheck:
             return {url: found[name] for url, name in named.items() if name in found}
 
         refused |= check(addresses)
-        # A request that is refused anyway waits for no name.
+        # If the request is refused anyway, do not wait for names.
         if refused or not others or self._is_skipped(project_id):
             return refused
         began = self._clock()

@@ -1,4 +1,4 @@
-"""Limits of an outgoing request, its answer, and the error that an HTTP status means."""
+"""Values of outgoing requests: limits, answers, and the error for each HTTP status."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reply:
 
 
 def error_for(status: int, headers: Mapping[str, str], now: datetime | None = None) -> errors.FetchError | None:
-    """The error that a status means, with the seconds of Retry-After; None for 2xx and 304."""
+    """Returns the error for a status, with the seconds of Retry-After; None for 2xx and 304."""
     if 200 <= status < 300 or status == 304:
         return None
     if status < 400:
@@ -74,7 +74,7 @@ def error_for(status: int, headers: Mapping[str, str], now: datetime | None = No
 
 
 def retry_after_seconds(value: str | None, now: datetime) -> float | None:
-    """The seconds to wait, from either form of RFC 9110 (a number or a date); None if it is neither."""
+    """Returns the seconds of a Retry-After header, a number or a date; None if it is neither."""
     if not value:
         return None
     text = value.strip()
