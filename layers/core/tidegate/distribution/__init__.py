@@ -1,4 +1,4 @@
-"""Distribution: sends files to hosts. The steps are functions of one object, which the app makes once.
+"""Distribution sends files to hosts. Each step is a function that takes the `Distribution` object of `app.py`.
 
 Importing any module of this package runs this file, so it imports the others only when a part is first used.
 """
@@ -43,7 +43,7 @@ REMEMBERED = 2000
 
 
 class Remembered(OrderedDict[K, V]):
-    """Forgets its oldest entry when it has more than 2,000."""
+    """A dict for caching, which drops its oldest entry when it has more than 2,000."""
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
@@ -53,7 +53,7 @@ class Remembered(OrderedDict[K, V]):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Distribution:
-    """What the steps of distribution use: given by the app, or made from that when it is first used."""
+    """The settings, clients and stores that the steps of distribution use. Stores are made at their first use."""
 
     settings: Settings
     clock: Clock
@@ -81,10 +81,11 @@ class Distribution:
     known_jobs: Remembered[tuple[str, str, int], Job] = field(default_factory=Remembered)
     # By project and signature: until when the file is protected against deletion.
     known_contents: Remembered[tuple[str, str], float] = field(default_factory=Remembered)
-    # By project: valid until, quotas, counts of the day; and the targets that are not in the table yet.
+    # By project: (valid until, quotas, counts of the day).
     known_quotas: Remembered[str, tuple[float, Quotas, dict[str, int]]] = field(default_factory=Remembered)
+    # By project and day: targets that are not counted in the table yet.
     uncounted_targets: dict[tuple[str, str], int] = field(default_factory=dict)
-    # The plan of the last Job: its transfers are created one after another. Projects may share Job ids.
+    # The swarm of the last Job, because a Job's transfers are created one after another. Projects may share Job ids.
     last_swarm: tuple[tuple[str, str], JobSwarm] | None = None
 
     # --- settings as the steps need them
@@ -103,10 +104,10 @@ class Distribution:
 
     @property
     def uses_agents(self) -> bool:
-        """Whether hosts run Tidegate's agent.
+        """Whether hosts run Tidegate's agent, and not GSE's.
 
-        With GSE they do not: they are not in the fleet, cannot hold a file until its `activate_at`, and have no
-        `--allow-dir` and `--allow-user`, so that projects need a grant."""
+        GSE's hosts are not in the fleet, cannot hold a file until `activate_at`, and have no `--allow-dir` and
+        `--allow-user`, so projects need a grant."""
         return self.settings.transfer_engine == "agent"
 
     @cached_property
@@ -189,7 +190,7 @@ class Distribution:
 
     @cached_property
     def engine(self) -> Engine:
-        """What sends files to hosts: Tidegate's agents, or GSE."""
+        """The transfer engine: Tidegate's agents, or GSE."""
         if not self.uses_agents:
             from tidegate.distribution.gse import gse_engine
 

@@ -38,7 +38,7 @@ class AgentEngine:
         return transfer.token
 
     def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
-        """Hosts in a swarm fetch the file about twice for each fifty of them; every other host fetches all of it."""
+        """About how many bytes S3 sends: the file twice for each fifty hosts in a swarm, once for each other host."""
         swarm = swarm_of(self._d, job, size)
         wanted = [target for shard in shards for target in shard.unfinished]
         seated = sum(swarm.has(target.agent_id) for target in wanted)
@@ -82,8 +82,9 @@ class AgentEngine:
         wake_soon(self._d, job.project_id, names, spread_seconds(len(names), self._d.settings.fleet_rate))
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
-        """Tells the hosts, then removes the inbox entries, which takes longer. After the deadline, entries are no
-        longer offered anyway."""
+        """Tells the hosts to stop, then removes their inbox entries, which takes longer.
+
+        Not needed after the deadline: the entries are no longer offered then."""
         if self._d.clock().timestamp() < (job.deadline or 0):
             names = [target.agent_id for target in targets]
             spread = spread_seconds(len(targets), self._d.settings.fleet_rate)

@@ -1,7 +1,7 @@
-"""Who an AWS instance is: checks the headers with which it signed a GetCallerIdentity request, and asks STS with them.
+"""Proves which AWS role a host has: the host signs a GetCallerIdentity request, and Tidegate sends it to STS.
 
-The host does not show its credentials, only a signature that STS verifies. Nothing of the request is the caller's but
-the values of a few named headers: host, path and body are fixed here, so STS can be asked for nothing else.
+The host sends a signature, not its credentials. Only the values of a few named headers come from the host; the URL
+and the body are fixed here, so that STS cannot be asked for anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REGION = r"^(?:us-gov|af|ap|ca|cn|eu|il|me|mx|sa|us)-(?:central|(?:north|south)(
 # How far the time of the signature may be from ours. STS itself accepts up to 15 minutes.
 FRESH = timedelta(minutes=5)
 _LIMITS = Limits(connect=1.0, read=2.0, total=3.0, max_bytes=64 * 1024)
-# What STS gets. All but the signature itself must be signed.
+# The headers that are sent to STS. All but Authorization must be signed.
 _PASSED = frozenset(
     {
         "authorization",
@@ -68,7 +68,7 @@ class AwsIdentity(NamedTuple):
 
 
 def read_signed(region: str, headers: Mapping[str, str], servers: Collection[str], now: datetime) -> Signed:
-    """Checks all that can be known without STS. `servers`: the names under which this installation is called.
+    """The signed request, after every check that needs no call to STS. `servers`: the host names of this API.
 
     IdentityRefused says what is wrong."""
     if not re.fullmatch(REGION, region):
@@ -145,7 +145,7 @@ def ask_sts(http: SafeHttp, signed: Signed) -> AwsIdentity:
 
 
 def _texts(body: bytes) -> dict[str, str]:
-    """The texts of an answer of STS by their paths, three levels deep. Elements of other namespaces are left out."""
+    """The texts in an answer of STS, by path (`A/B/C`, three levels). Elements of other namespaces are left out."""
     from xml.etree.ElementTree import ParseError
 
     from defusedxml.common import DefusedXmlException

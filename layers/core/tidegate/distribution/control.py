@@ -1,4 +1,4 @@
-"""Keeps Jobs in hand: cancel and redrive for callers, recovery of Jobs whose execution was lost."""
+"""Cancels and redrives Jobs for callers, and restarts Jobs whose execution has died."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECHECK_AFTER = timedelta(seconds=90)
 
 
 def restart_if_dead(d: Distribution, project_id: str, job_key: str) -> bool:
-    """Starts another execution if the Job's has died. Returns whether it did. Completed steps are not repeated."""
+    """Starts another execution if that of the Job has died, and returns whether it did. Repeats no completed step."""
     job = d.jobs.get(project_id, job_key)
     if job is None:
         return False
@@ -44,7 +44,7 @@ def _deadline(d: Distribution, job: Job) -> float | None:
 
 
 def park(d: Distribution, project_id: str, job_key: str) -> None:
-    """For a Job whose execution ends before the file is sent, because of a freeze."""
+    """Has compensation restart the Job after a freeze, which ends its execution before the file is sent."""
     job = d.jobs.get(project_id, job_key)
     if job is not None and not job.ended:
         d.jobs.park(job, d.clock())
@@ -64,7 +64,8 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """`skipped`: targets that were left out, with the key of the newest Job that sent content to their path since."""
+    """The new Job of a redrive. `skipped`: targets left out because a newer Job sent content to their path, with the
+    key of the newest such Job."""
 
     job: Job
     targets: int
@@ -84,9 +85,9 @@ def cancel(d: Distribution, project_id: str, given: str, who: str) -> Job:
 
 
 def _end_now(d: Distribution, job: Job) -> None:
-    """Starts another execution: the one that runs may wait for minutes before its next poll, while hosts go on.
+    """Starts another execution, because the present one may wait minutes until its next poll, while hosts continue.
 
-    Every step may run twice, so both can run. If this one fails, the other one ends the Job."""
+    Both may run: every step may run twice. If the new one does not start, the present one ends the Job."""
     try:
         d.executions.start(d.jobs.next_generation(job, d.clock() + RECHECK_AFTER))
     except Exception:
@@ -141,7 +142,7 @@ def redrive(
 
 
 def _continued(job: Job, targets: Collection[Target]) -> TransferSpec:
-    """The spec with the waves from the present one on, for the targets that are left of each."""
+    """The spec of a redrive: with the present wave and the later ones, if any of these targets are in them."""
     if not job.wave_limits:
         return job.spec
     ranks = sorted(wave_rank(target) for target in targets)
@@ -152,7 +153,9 @@ def _continued(job: Job, targets: Collection[Target]) -> TransferSpec:
 
 
 def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> dict[Target, str]:
-    """The targets to whose path a newer Job sent content, whatever became of it, each with the newest such Job."""
+    """The targets to which a newer Job sent content for the same path, each with the key of the newest such Job.
+
+    It does not matter how that Job ended."""
     newer: dict[Target, str] = {}
     left, shards_read = dict(sequences), 0
     keys = d.jobs.later_to_path(job, min(sequences.values()), _MOST_NEWER_JOBS + 1)

@@ -84,22 +84,22 @@ def _item(agent: FleetAgent) -> Item:
 
 
 def new_agent(agent: FleetAgent) -> Write:
-    """For the transaction that enrols the agent."""
+    """The write that stores a new agent; it fails if the id exists."""
     return put_new(_item(agent))
 
 
 def renewed_agent(agent: FleetAgent, known: FleetAgent) -> Write:
-    """For the transaction that enrols the agent again: it has not connected, and still has the key of `known`."""
+    """The write for an agent that enrols again; it fails if it has connected, or has another key than `known`."""
     return put(_item(agent), "#key_id = :replaced AND attribute_not_exists(#last_seen)", replaced=known.key_id)
 
 
 def replaced_agent(agent: FleetAgent) -> Write:
-    """For the transaction that gives the id to another host. It also ends the life of the one before."""
+    """The write that gives the id to another host. The same transaction ends the life of the former host."""
     return put(_item(agent))
 
 
 class KnownHost(NamedTuple):
-    """What an agent's call is checked against: the current life of the host, and its record."""
+    """The current life and the record of a host, with which an agent's call is compared."""
 
     life: int
     agent: FleetAgent | None
@@ -109,7 +109,7 @@ class FleetStore(Store):
     """Agents in the table: one item each, spread over several partitions."""
 
     def standing(self, project_id: str, agent_id: str) -> KnownHost:
-        """Reads consistently, so that a deletion counts at once."""
+        """The host's life and record, from a consistent read, so that a deletion takes effect at once."""
         wanted = (keys.agent_life(project_id, agent_id), keys.agent(project_id, agent_id))
         found = {item["pk"]: item for item in self._table.batch_get(wanted, consistent=True)}
         life, agent = (found.get(key["pk"]) for key in wanted)
@@ -125,9 +125,9 @@ class FleetStore(Store):
         life: int,
         removes: Sequence[str] = (),
     ) -> bool:
-        """Stores which process runs the host now, or that another one was refused. False if another call was first.
+        """Stores which process the host runs, or that a process was refused. False if another call changed it first.
 
-        The connection of another process is no longer the host's. Creates the record of an agent that did not enrol."""
+        Removes the connection of the process before. Creates the record of an agent that did not enrol."""
         was = known.instance if known else None
         sets = {"project_id": project_id, "agent_id": agent_id, "life": life} | dict(sets)
         if "instance" in sets:
@@ -149,7 +149,7 @@ class FleetStore(Store):
         now: datetime,
         life: int | None = None,
     ) -> None:
-        """Stores the agent's connection. It has one: messages go to the one opened last."""
+        """Stores the agent's connection in place of an older one: messages go to the connection opened last."""
         sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
         self._seen(project_id, agent_id, sets, now, life)
 
@@ -194,7 +194,7 @@ class FleetStore(Store):
         labels: Mapping[str, str] | None,
         line: AuditLine,
     ) -> bool:
-        """False if there is no such agent."""
+        """Changes groups and labels. False if there is no such agent."""
         sets = {"groups": None if groups is None else list(groups), "labels": None if labels is None else dict(labels)}
         return self._table.try_write(update(keys.agent(project_id, agent_id), sets), audit_write(line))
 
@@ -208,8 +208,9 @@ class FleetStore(Store):
         )
 
     def memberships(self, project_id: str, *, states: bool = False) -> Iterator[FleetAgent]:
-        """All agents, with groups and labels only, and whether they are online: reading 100,000 whole records would
-        exceed the API's time-out."""
+        """All agents with their groups and labels only; `states` adds the fields that tell whether they are online.
+
+        Reading 100,000 whole records would exceed the API's time-out."""
         wanted = _MEMBERSHIP + (_STATE if states else ())
         for spread in range(keys.AGENT_SPREAD):
             for item in self._table.query_all(keys.agents(project_id, spread), project=wanted):
@@ -219,7 +220,7 @@ class FleetStore(Store):
         """A page of up to 500 agents, partition by partition, sorted by id within a partition."""
         spread, after = _position(cursor)
         partition = keys.agents(project_id, spread)
-        # Consistent: a list would show a host as offline after its own route showed it online.
+        # Consistent: otherwise the list may show a host as offline after its own page showed it online.
         found = self._table.query(partition, sk_between=(after, _LAST), limit=_PAGE, consistent=True)
         agents = [record_from(FleetAgent, item) for item in found.items if item["sk"] != after]
         if found.cursor:
@@ -249,7 +250,7 @@ def _position(cursor: str | None) -> tuple[int, str]:
 
 
 _KEPT_SECONDS = 7 * 86400
-# Longer than a signature is fresh, before and after its time.
+# Longer than a signature is accepted, before and after its time.
 _SPENT_SECONDS = 3600
 
 
@@ -266,9 +267,9 @@ class EnrolmentStore(Store):
         return record_from(Enrolment, item) if item else None
 
     def spend(self, signature: str, now: datetime) -> bool:
-        """False if a host has used this signature already."""
+        """Stores that this signature was used. False if it was used before."""
         item = keys.spent_signature(signature) | {"expires_at": int(now.timestamp()) + _SPENT_SECONDS}
-        # The SDK repeats a write whose answer was lost: it must know its own.
+        # boto3 repeats a write whose answer was lost: the repeated write must succeed, too.
         call = secrets.token_hex(8)
         own = put(item | {"call": call}, "attribute_not_exists(#pk) OR #call = :call", call=call)
         return self._table.try_write(own)
@@ -281,7 +282,7 @@ class EnrolmentStore(Store):
     def replace(self, known: FleetAgent, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
         """Stores a new key for an agent that never connected: the answer with its first key was lost.
 
-        The agent keeps its use of the enrolment. False if it has connected or was replaced meanwhile."""
+        It counts as the same use of the enrolment. False if the agent has connected or was replaced meanwhile."""
         return self._table.try_write(*new_key(key), renewed_agent(agent, known), _ends(agent), *map(audit_write, lines))
 
     def take_over(self, use: Write, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
@@ -297,13 +298,13 @@ def _use(enrolment: Enrolment) -> Write:
 
 
 def _still_allowed(project: Project) -> Write:
-    """For the transaction of an enrolment by an AWS role: refused if an admin changed the project meanwhile."""
+    """The check that no admin changed the project since its AWS roles were read."""
     same = "attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)"
     return check(keys.project(project.project_id), same, was=project.revision)
 
 
 def _ends(agent: FleetAgent) -> Write:
-    """Ends the life before the agent's."""
+    """The write that ends the life of the host that had the agent's id before."""
     return next_life(agent.project_id, agent.agent_id, agent.life - 1)
 
 
@@ -334,10 +335,10 @@ class Fleet:
     # --- calls of hosts
 
     def admit(self, project_id: str, agent_id: str, process: AgentProcess) -> FleetAgent | None:
-        """Refuses a call of a host that was deleted or replaced, or that uses the id of another live host. Returns its
-        record as it was before the call; None if it has none yet.
+        """Checks that the process may act as the host. Returns the host's record before the call, or None.
 
-        AgentRemoved, AgentDuplicate; Busy for a process that another one has replaced a moment ago."""
+        AgentRemoved if the host was deleted or replaced, AgentDuplicate if another live host uses its id, Busy if
+        another process of the host has just started."""
         for _ in range(_TRIES):
             life, agent = self._d.fleet_store.standing(project_id, agent_id)
             if process.life not in (None, life):
@@ -354,7 +355,7 @@ class Fleet:
     def _claim(
         self, project_id: str, agent_id: str, process: AgentProcess, life: int, agent: FleetAgent | None
     ) -> bool:
-        """Stores the process as the one that the host runs, if it is not. False if another call was first."""
+        """Makes this the process of the host, if it is not already. False if another call changed the record first."""
         now = self._d.clock()
         if agent is None and process.instance is None:
             return True
@@ -395,7 +396,7 @@ class Fleet:
         return True
 
     def _refuse(self, agent: FleetAgent, process: AgentProcess, now: datetime, life: int) -> NoReturn:
-        """Notes the refusal at most once a minute."""
+        """Raises AgentDuplicate. Stores the refusal at most once a minute."""
         due = agent.rival_at is None or now - datetime.fromisoformat(agent.rival_at) >= _REFUSAL_NOTED_EVERY
         if due:
             sets = {"rival": process.instance, "rival_at": iso(now)}
@@ -484,7 +485,7 @@ class Fleet:
     def remove(self, project_id: str, agent_id: str, who: str) -> None:
         """Deletes the agent, revokes all its keys and closes their connections.
 
-        The record goes last: after a crash in between, the agent can be deleted again."""
+        The record is deleted last: after a crash in between, the agent can be deleted again."""
         api_keys = self._d.api_keys()
         if self._d.fleet_store.get(project_id, agent_id) is None and not api_keys.agent_has_key(project_id, agent_id):
             raise _unknown(agent_id)
@@ -516,9 +517,9 @@ class Fleet:
 
 
 def _last_jobs(d: Distribution, project_id: str, agents: Iterable[FleetAgent]) -> dict[str, dict[str, Any]]:
-    """The last Jobs by agent id, with at most three batch reads. `status` is None if the records have expired.
+    """The last Job of each agent, by agent id; `status` is None if its records have expired. At most three batch reads.
 
-    Jobs are read first: an unfinished target ends with its Job."""
+    Jobs are read before their targets: an unfinished target ends with its Job."""
     known = {agent.agent_id: agent.last_job for agent in agents if agent.last_job}
     if not known:
         return {}
@@ -526,7 +527,7 @@ def _last_jobs(d: Distribution, project_id: str, agents: Iterable[FleetAgent]) -
     wanted = list({job_key(last.job_id) for last in known.values()})
     jobs = d.jobs.get_many(project_id, wanted, consistent=True)
     entries = d.inbox.read(project_id, places.values())
-    # A host may report after its Job ended without it: its inbox entry then says more than the Job counted.
+    # A host may report after its Job has ended: its inbox entry then has a result that the Job did not count.
     cut_off = [
         (job, shard_of(target, job.shard_count))
         for name, (_, target) in places.items()
@@ -552,13 +553,13 @@ def _unknown(agent_id: str) -> RecordNotFound:
 
 
 def agent_process(life: int | None, instance: str | None) -> AgentProcess:
-    """`instance` as an agent sends it: the id of its process and that of the one before. Ignored if malformed."""
+    """The calling process. `instance`: the id of the process and that of the one before; ignored if malformed."""
     found = _INSTANCE.fullmatch(instance or "")
     return AgentProcess(life, found[1], found[2]) if found else AgentProcess(life)
 
 
 def _report_duplicate(project_id: str, agent_id: str) -> None:
-    """Writes the metric to the log (EMF), so that it needs no call."""
+    """Logs that two hosts use one id, with a metric in the log (EMF), which needs no AWS call."""
     from aws_lambda_powertools import Metrics
     from aws_lambda_powertools.metrics import MetricUnit
 
@@ -591,7 +592,7 @@ _TOKEN = re.compile(r"tge_([0-9a-z]{10,40})_([0-9a-f]{40})")
 
 
 class Enrolments:
-    """Enrolment: with a token, a host gets its own API key, so that no key has to be copied to it."""
+    """Gives a host its own API key for a token or an AWS role, so that no key has to be copied to it."""
 
     def __init__(
         self,
@@ -650,15 +651,15 @@ class Enrolments:
     def enrol_by_aws(
         self, signed: Signed, agent_id: str | None, inventory: Inventory, claim: str | None = None
     ) -> dict[str, Any]:
-        """As `enrol`, for a host that proves its AWS role. Its id is the name of the role's session.
+        """As `enrol`, for a host that proves its AWS role. The host's id is the name of the role's session.
 
-        Anyone may call this, so STS is asked only for a project that allows roles, and once for a signature: whoever
-        saw the request gets no key with it, and cannot have STS called again."""
+        Anyone may call this, so STS is asked only for a project that allows roles, and once for each signature: a
+        request that was copied and sent again gets no key, and does not call STS."""
         try:
             project = self._projects.get(signed.project_id, consistent=True)
         except RecordNotFound:
             project = None
-        # One text for both: a stranger does not learn which projects exist.
+        # The same text for both, so that a stranger does not learn which projects exist.
         if project is None or not project.aws_roles:
             raise IdentityRefused(
                 f"no AWS role may enrol hosts in the project {signed.project_id}: an admin allows one with "
@@ -716,7 +717,7 @@ class Enrolments:
                 self._require_use(found)
             raise _exists(agent_id)
         if in_use:
-            # Older keys are refused since the transaction. After a crash here the host enrols again, and ends here too.
+            # Older keys are refused since the transaction. After a crash before this line the host enrols again.
             api_keys.revoke_older(found.project_id, agent_id, life, found.enrolment_id)
         return {"project_id": found.project_id, "agent_id": agent_id, "key_id": key.key_id, "key": text}
 
@@ -735,9 +736,9 @@ class Enrolments:
 
     @staticmethod
     def _is_lost_answer(known: FleetAgent, found: Enrolment, claim: str | None) -> bool:
-        """Whether this host enrolled with this token and has not used its key.
+        """Whether this host enrolled with this token before, and has not used its key, as the answer was lost.
 
-        Every host that has the token could say so; only the one that enrolled knows its claim."""
+        Several hosts may have the token, but only the one that enrolled knows its claim."""
         same = claim and known.claim_sha256 and hmac.compare_digest(known.claim_sha256, digest(claim))
         return bool(same) and known.enrolment_id == found.enrolment_id and known.last_seen is None
 
@@ -777,7 +778,7 @@ FIRST_REPEAT = 15.0
 def spread_seconds(targets: int, fleet_rate: int) -> int:
     """The seconds over which the hosts of a Job of this size spread their requests and reports.
 
-    API Gateway passes FLEET_BURST of them at once, and `fleet_rate` a second."""
+    API Gateway lets FLEET_BURST of them through at once, then `fleet_rate` per second."""
     return min(LONGEST_SPREAD, max(targets // HOSTS_A_SECOND, (targets - FLEET_BURST) // fleet_rate))
 
 
@@ -793,6 +794,7 @@ def is_time_to_repeat(age: float, since_last_poll: float, spread: int, first: fl
 
 
 def wakeup(within_s: int, **also: Any) -> str:
+    """The JSON message that wakes an agent. `within_s`: the seconds over which hosts spread their requests."""
     message = {"type": "transfers"} | ({"within_s": within_s} if within_s else {}) | also
     return json.dumps(message, separators=(",", ":"))
 
@@ -802,9 +804,9 @@ def wake_soon(
 ) -> None:
     """Wakes these agents. Never raises: polls repeat lost wake-ups.
 
-    `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer. What
-    else they are told: `ended`, the id of a transfer that they are not to put in place any more; `releases`, that they
-    are to ask for the goals of their releases.
+    `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer. `also`
+    is added to the message: `ended`, the id of a transfer that hosts must not put in place any more; `releases`, so
+    that hosts ask for the goals of their releases.
     """
     distinct = list(dict.fromkeys(agent_ids))
     first = distinct[:_AGENTS_A_MESSAGE] if directly else []
@@ -832,7 +834,7 @@ def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], tol
 
 
 def wake_now(d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, **also: Any) -> int:
-    """Returns how many agents were sent a message."""
+    """Sends a wake-up to the agents that are connected. Returns how many got it."""
     found = d.fleet_store.get_many(project_id, agent_ids).values()
     connected = {agent.connection_id: agent for agent in found if agent.connection_id}
     text, now = wakeup(within_s, **also), d.clock()

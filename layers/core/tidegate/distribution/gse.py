@@ -108,7 +108,7 @@ class GseConfig:
 
 
 class GseCredentials:
-    """The secret for GSE, read once and again after a rotation."""
+    """GSE's credentials from Secrets Manager, read once, and again after a rotation."""
 
     def __init__(self, secretsmanager: SecretsManagerClient, secret_id: str) -> None:
         self._secretsmanager = secretsmanager
@@ -209,7 +209,8 @@ class GseEngine:
             raise AnswerLost("GSE accepted the transfer but answered without a task_id") from error
 
     def _create(self, body: Mapping[str, Any]) -> Reply:
-        """The answer. NotAccepted if GSE surely has no transfer, TransferRefused, AnswerLost if it may have one."""
+        """GSE's answer. NotAccepted if GSE surely created no transfer; AnswerLost if it may have created one;
+        TransferRefused if it never will."""
         try:
             reply = self._post("async_transfer_file", body)
         except (UrlNotAllowed, NotSent) as error:

@@ -43,10 +43,10 @@ from tidegate.files.reading import blocks_object, pieces_object
 from tidegate.records import F, item_of, record_from
 
 # --- inbox
-# Entries of an agent's inbox. The id of a transfer contains the place of its entries, so no lookup is needed.
+# Entries of an agent's inbox. The keys of a transfer's entries follow from its id, so no lookup is needed.
 
 _OF_JOB = re.compile(r"tr-([0-9a-f]{32})-(\d{1,5})-(\d{1,5})")
-# Earlier versions had no time in it.
+# Ids of earlier versions have no time in them.
 _OF_STAGING = re.compile(r"st-([0-9a-f]{64})(?:-\d{1,20})?")
 
 
@@ -88,14 +88,14 @@ class InboxEntry:
     target_user: Annotated[str, F("owner of the file on the host")]
     signature: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits")]
     size: Annotated[int, F("size in bytes")]
-    # From then on (Unix time) it is no longer offered.
+    # The Unix time from which the transfer is no longer offered.
     until: float
     job_id: Annotated[str | None, F("id of the Job: one file, one window, all its targets")] = None
     sequence: Annotated[
         int | None, F("increases with every transfer for one path; a host refuses a lower one than it has seen")
     ] = None
     mode: Annotated[str | None, F("permissions of the file on the host, in octal")] = None
-    # The host's seat in the Job's swarm, as `swarm.plan.terms` returns it.
+    # The host's seat in the Job's swarm, as `swarm.terms` returns it.
     swarm: Annotated[Mapping[str, Any] | None, F(stored=False, shown=False)] = None
     spread_s: Annotated[
         int, F("wait a random time up to this many seconds before reporting, because the Job has many hosts")
@@ -246,7 +246,9 @@ class AgentInboxStore:
         return entry
 
     def forget_staging(self, entry: InboxEntry, *, staged_before: float) -> None:
-        """Deletes the entry, so that the next Job has the file fetched again. An entry valid for longer is kept."""
+        """Deletes the source host's entry, so that the next Job has the file fetched again.
+
+        Keeps an entry that is valid for longer than until `staged_before`."""
         key = keys.staging(entry.project_id, entry.target.agent_id, entry.signature)
         self._table.try_write(delete(key, "#until <= :before", before=int(staged_before)))
 
@@ -267,7 +269,7 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
-    """`swarm`: the host's seat in the swarm, with URLs and ages as of this answer."""
+    """A transfer as an agent gets it. `swarm`: the host's seat in the swarm, with URLs and ages for this answer."""
 
     transfer_id: str
     entry: InboxEntry
@@ -277,8 +279,10 @@ class OfferedTransfer:
 
 
 def offered_id(transfer_id: str, life: int | None) -> str:
-    """The id by which a host knows a transfer. It differs for a host that has replaced another one under the same id:
-    what was offered to its predecessor, as in a copied journal, is not its own to report."""
+    """The transfer's id as this host gets it, which includes the host's `life`.
+
+    So a host that replaced another one cannot report transfers that were offered to the former host, for example
+    from a copied journal."""
     return f"{transfer_id}~{life}" if life else transfer_id
 
 
@@ -321,9 +325,9 @@ class Agents:
     ) -> tuple[FleetAgent | None, list[OfferedTransfer]]:
         """The host's record, and what it is to fetch. Polls for up to `wait` seconds while there is nothing.
 
-        Transfers that the host has staged are listed while they are wanted. An older agent, which cannot stage files
-        (`can`), would activate them on arrival, so it gets them only after `activate_at`, and those of releases
-        never."""
+        Transfers that the host has staged stay in the list until they end. `can`: what this version of the agent can
+        do. Without "stage", it gets files with `activate_at` only at that time, because it would activate them on
+        arrival. Without "release", it never gets files of releases."""
         polls = 1 + int(wait / _POLL_SECONDS)
         agent = self._fleet.admit(project_id, agent_id, process)
         for poll in range(polls):
@@ -366,7 +370,7 @@ class Agents:
         return [*found, *staged]
 
     def _newest_job(self, offered: Sequence[InboxEntry]) -> FetchedJob | None:
-        """The Job with the highest sequence: staged transfers of older windows come last in the list."""
+        """The offered Job with the highest sequence. The last one in the list may be staged, of an older window."""
         of_jobs = [(entry.sequence or 0, entry.job_id, entry) for entry in offered if entry.job_id is not None]
         if not of_jobs:
             return None
@@ -399,7 +403,7 @@ class Agents:
         AgentRemoved from a host that was deleted or replaced: its successor has the transfer now."""
         places = [(_own_id(result.transfer_id), Target(agent_id, result.container_id)) for result in results]
         entries = self._inbox.read(project_id, places)
-        # After the read: these transfers were offered while this host had the id.
+        # Checked after the read, so that all entries were offered while this host had the id.
         self._fleet.admit(project_id, agent_id, process)
         for result in results:
             if process.life is not None and result.transfer_id != offered_id(_own_id(result.transfer_id), process.life):
@@ -419,8 +423,9 @@ class Agents:
                     self._note_arrival(entries[place])
 
     def _note_arrival(self, entry: InboxEntry) -> None:
-        """The host has put the file in place after its Job was cancelled. A Job that has not ended yet reads the report
-        when it does."""
+        """Stores that the host put the file in place although its Job was cancelled.
+
+        A Job that has not ended yet reads the report at its end."""
         if entry.job_id is None:
             return
         job = self._jobs.get(entry.project_id, job_key(entry.job_id))

@@ -41,8 +41,8 @@ _MAPPED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TargetMap:
-    """`states` has one letter for each name: Pending W, Running R, Success S, Failed F, Timeout T, Cancelled C,
-    Superseded N (newer content)."""
+    """Targets for the console's map. `states` has one letter for each name: Pending W, Running R, Success S, Failed F,
+    Timeout T, Cancelled C, Superseded N (newer content)."""
 
     names: Sequence[str]
     states: str
@@ -180,7 +180,7 @@ class Lookup:
         return TargetMap(names, "".join(states), number if more else None)
 
     def _with_agent_state(self, job: Job, rows: list[Record]) -> list[Record]:
-        """Adds to targets without a report whether their host is offline."""
+        """Adds to each target without a report whether its host is online."""
         silent = [row for row in rows if row["status"] in (PENDING, RUNNING) and row.get("error_code") is None]
         if not silent or self._fleet is None:
             return rows
@@ -212,7 +212,7 @@ class Lookup:
 
 
 def _letter(job: Job, state: TargetState) -> str:
-    """The map's letter for a target. One that has not started counts as waiting, as in the Job's counts."""
+    """The map's letter for a target. A target that has not started is waiting (W), as in the Job's counts."""
     if job.shard_count is None:
         return "W"
     status = str(outcome(job, state)["status"])

@@ -1,4 +1,4 @@
-"""The nouns of distribution: Tasks, Jobs, targets, transfers, windows, hosts, and the states between them."""
+"""The records of distribution and their states: Tasks, Jobs, targets, transfers, windows and hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
-    """Where the bytes of a Job came from, as its hosts report it."""
+    """How many bytes of a Job came from S3 and from other hosts, as its hosts report."""
 
     origin_bytes: Annotated[int, F("bytes that came from S3")] = 0
     peer_bytes: Annotated[int, F("bytes that came from other hosts")] = 0
@@ -53,7 +53,7 @@ class SwarmFigures:
         )
 
     def view(self, file_size: int | None = None) -> dict[str, Any]:
-        """As the API shows them. `egress`: the bytes sent by S3, in file sizes."""
+        """The figures in the API's answer. `egress` is how many times S3 sent the file."""
         return view_of(self) | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
 
 
@@ -78,14 +78,14 @@ CODE_TIMEOUT, CODE_JOB_FAILED, CODE_CANCELLED, CODE_NOT_SENT, CODE_NOT_GRANTED =
 
 
 class Target(NamedTuple):
-    """`container_id` is empty for the host itself."""
+    """A host, or a container on it. `container_id` is empty for the host itself."""
 
     agent_id: str
     container_id: str = ""
 
 
 class Figures(NamedTuple):
-    """Figures of a target's transfer, as far as its host reported them. Times are by the host's clock."""
+    """Size, speed and times of a target's transfer, by the host's clock. None for what the host did not report."""
 
     size: Annotated[int | None, F("bytes that the host downloaded")] = None
     speed: Annotated[int | None, F("bytes per second")] = None
@@ -94,9 +94,9 @@ class Figures(NamedTuple):
 
 
 class TargetReport(NamedTuple):
-    """A provider's report on one target. `swarm`: where its bytes came from, reported when all have arrived.
+    """A provider's report on one target. `swarm` tells where its bytes came from, once all of them have arrived.
 
-    `staged_at`: since when the whole file is on the host and waits for the Job's `activate_at`."""
+    `staged_at` is when the host had the whole file, if the file waits there for the Job's `activate_at`."""
 
     code: int
     message: str = ""
@@ -107,7 +107,7 @@ class TargetReport(NamedTuple):
 
 
 class TargetState(NamedTuple):
-    """`code` is None until the first report. Only the codes None and 115 can still change."""
+    """The state of one target. `code` is None until the first report; only None and 115 (in progress) can change."""
 
     code: int | None = None
     message: str = ""
@@ -173,14 +173,16 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`rev` counts changes, so that one of two pollers wins. `sequences` has those that differ from the Job's."""
+    """Up to 500 targets of a Job, stored together. `sequences` has those that differ from the Job's.
+
+    `rev` counts the writes: if two pollers write at the same time, one of them fails."""
 
     number: int
     states: Mapping[Target, TargetState]
     rev: int = 0
     update_time: str = ""
     sequences: Mapping[Target, int] = field(default_factory=dict)
-    # The sum over its targets that have ended or are staged.
+    # The sum over the targets that have ended or are staged.
     swarm: SwarmFigures = NO_FIGURES
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
@@ -206,7 +208,9 @@ class Shard:
         return self.after({target: report for target in self.states if chosen(target)})
 
     def with_arrivals(self, arrived: Collection[Target]) -> Shard:
-        """The shard of an ended Job after these hosts put the file in place all the same; the same if none is new."""
+        """The shard with `arrived` set for hosts that put the file in place although their Job was cancelled.
+
+        The same object if nothing changed."""
         late = {
             target: state._replace(arrived=True)
             for target, state in self.states.items()
@@ -268,8 +272,8 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
     SUPERSEDED: frozenset(),
 }
 
-# Added to the life of the records of a Job that has not ended: none may expire during an outage (throttled functions,
-# a table that refuses writes), or accepted work would vanish without an end and without a notice.
+# Records of an unfinished Job are kept so much longer. If they expired during an outage (throttled functions, a table
+# that refuses writes), accepted work would vanish without a notice.
 OUTAGE_SECONDS = 24 * 3600
 
 # A file for `/.tidegate/agent` is a new version of the agent. Only admins may send there.
@@ -296,17 +300,18 @@ def states_before(following: str) -> tuple[str, ...]:
 
 
 class Wave(NamedTuple):
-    """After this wave, `percent` of all targets have the file. The next wave follows if few enough targets failed."""
+    """Sends the Job to more targets, until `percent` of all have been sent it. Stops the Job if too many fail."""
 
     percent: Annotated[
-        int, F("the targets to which the Job is sent after this wave, in percent of all", ge=1, le=100, strict=True)
+        int,
+        F("percentage of all targets that have been sent the file in this wave or before", ge=1, le=100, strict=True),
     ]
     wait_s: Annotated[
         int, F("seconds from the start of this wave to the earliest start of the next one", ge=0, le=3600, strict=True)
     ] = 0
     max_failed_percent: Annotated[
         int,
-        F("the most targets of the wave that may fail, in percent, for the Job to continue", ge=0, le=100, strict=True),
+        F("the Job stops if more than this percentage of the wave's targets fail", ge=0, le=100, strict=True),
     ] = 0
 
 
@@ -322,7 +327,7 @@ def four_digits(mode: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransferSpec:
-    """What is delivered and where: everything that the Tasks of a Job share."""
+    """What a Job delivers, where to, and with which options: everything that its Tasks share."""
 
     biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")]
     app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")]
@@ -355,9 +360,9 @@ class TransferSpec:
     ] = None
     # Hosts keep the content aside, and put it in place by themselves.
     release: Annotated[str | None, F("the release whose content this is")] = None
-    force: Annotated[bool | None, F("replace the file also where a release has it, which then shows it as drift")] = (
-        None
-    )
+    force: Annotated[
+        bool | None, F("replace the file even if a release put it there; the release then reports drift")
+    ] = None
 
     @property
     def digest(self) -> str:
@@ -373,12 +378,11 @@ class TransferSpec:
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *options)
 
     def extra_seconds(self, each: int, now: float) -> int:
-        """How much longer than a plain Job this one may last: `each` plus the wait for every wave, and the time until
-        its activation."""
+        """Seconds that this Job may last longer than one without options: for its waves, and until its activation."""
         return self.wave_seconds(each) + math.ceil(self.until_activation(now))
 
     def wave_seconds(self, each: int) -> int:
-        """How long its waves may last, if each of them has `each` seconds."""
+        """The most seconds that all waves take: for each its `wait_s`, and `each` for its transfer."""
         return sum(each + wave.wait_s for wave in self.waves)
 
     def until_activation(self, now: float) -> float:
@@ -397,7 +401,7 @@ class TransferSpec:
         return self.file_path if path == name or path.endswith(f"/{name}") else f"{path}/{name}"
 
     def job_ids(self, bucket: int) -> tuple[str, ...]:
-        """The ids to try in order: a Job with the first id may deliver other content."""
+        """The Job ids to try, in this order: the first may belong to a Job with other content."""
         place = f"{JOB_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}"
         digest = self.digest
         suffixes = (f"@{digest[:width]}" if width else "" for width in _DIGEST_WIDTHS)
@@ -447,7 +451,7 @@ class TargetCounts:
     # Unfinished targets that have started, and those of them that only wait for `activate_at`.
     begun: int = 0
     staged: Annotated[int, F("targets that have the file and wait for activate_at; absent if there are none")] = 0
-    # Of hosts that reported their transfer speed.
+    # Sums over the hosts that reported their transfer speed.
     measured: int = 0
     moved_bytes: int = 0
     speed_sum: int = 0
@@ -465,12 +469,12 @@ class TargetCounts:
         return self.open - min(self.begun, self.open)
 
     def view(self) -> dict[str, int]:
-        """As callers see them. What is rare is left out if there are none."""
+        """The counts in the API's answer. Rare ones, such as `cancelled`, are left out if they are 0."""
         view = view_of(self) | {"staged": min(self.staged, self.open)}
         return {name: count for name, count in view.items() if count or name not in _RARE}
 
     def speed(self) -> dict[str, int] | None:
-        """Bytes moved and mean speed (bytes per second) of the hosts that reported them."""
+        """Bytes moved and mean speed (bytes per second) of the hosts that reported them; None if none did."""
         if not self.measured:
             return None
         return {"moved_bytes": self.moved_bytes, "mean": self.speed_sum // self.measured, "hosts": self.measured}
@@ -478,11 +482,15 @@ class TargetCounts:
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """What callers say about a Job. It changes nothing of its work, and requests of one window may differ in it."""
+    """Texts that callers attach to a Job. They do not affect its work, and requests that share a Job may differ."""
 
     note: Annotated[
         str | None,
-        F("a remark for people, of the first request that has one; the console finds it", max_length=500, changes=True),
+        F(
+            "a remark for people, from the first request that has one; the console searches it",
+            max_length=500,
+            changes=True,
+        ),
     ] = None
 
 
@@ -491,7 +499,7 @@ NO_REMARKS = Remarks()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One file, one window. `open_shards` are the shards with unfinished targets."""
+    """One file for all targets requested within one window. `open_shards` are the shards with unfinished targets."""
 
     project_id: str
     job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
@@ -512,7 +520,7 @@ class Job:
     ] = PENDING
     generation: int = 0
     rev: int = 0
-    # Counts the writes of shards: the Job ends only with the targets' states that its counts were made from.
+    # Counts the writes of shards. The Job can end only if no shard was written after its targets were counted.
     shard_rev: int = 0
     execute_time: Annotated[str | None, F("when the transfer began, ISO 8601 UTC")] = None
     finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
@@ -534,7 +542,7 @@ class Job:
     swarm_key: str | None = field(default=None, repr=False)
     rest_code: int | None = None
     due_at: float | None = None
-    # Its execution has ended before the file was sent, because of a freeze.
+    # A freeze ended its execution before the file was sent.
     parked: bool = False
     error: Annotated[Mapping[str, str] | None, F("why it failed")] = None
     cancelled_at: Annotated[str | None, F("when it was cancelled, ISO 8601 UTC")] = None
@@ -592,7 +600,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One caller's request, as stored. Its state, and everything that it shares with its Job, is read from the Job."""
+    """One target of a request, as stored. Its state, and what it shares with its Job, are read from the Job."""
 
     project_id: str
     uuid: str
@@ -620,7 +628,7 @@ def window_end(bucket: int, window_seconds: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`grace`: extra seconds for targets that are in the queue when their window ends."""
+    """How long windows, Jobs and records last, in seconds. `grace`: extra time for targets still queued at the end."""
 
     seconds: int
     grace: int
@@ -634,13 +642,13 @@ class Windows:
 
     @property
     def longest(self) -> int:
-        """How long a record may be needed after its Task's creation."""
+        """The most seconds for which a record is needed after its Task's creation."""
         return self.lasts + self.ttl
 
     def needed_until(self, now: datetime, spec: TransferSpec | None = None) -> int:
-        """When a record written now may expire. Jobs with waves or `activate_at` need it for longer.
+        """The Unix time when a record written now may expire. Later for Jobs with waves or `activate_at`.
 
-        Always includes the time of an outage, because Tasks and targets are not rewritten when their Job ends."""
+        Allows for an outage, because Tasks and targets are not rewritten when their Job ends."""
         extra = spec.extra_seconds(self.lasts, now.timestamp()) if spec else 0
         return int(now.timestamp()) + self.longest + extra + OUTAGE_SECONDS
 
@@ -655,10 +663,10 @@ INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rej
 GSE_TARGETS = 500
 
 FIRST_WAIT, LONGEST_WAIT = 2, 15
-# Nine events each, of the 25,000 that an execution may have.
+# Each poll takes nine of the 25,000 events that an execution may have.
 _MOST_POLLS = 2_400
-# The longest interval while hosts wait for `activate_at`: seven days of polls stay far below the 25,000 events that an
-# execution may have. It is at most this part of the time left.
+# The longest interval while hosts wait for `activate_at`; also at most a twentieth of the time left. So seven days of
+# polls stay far below the 25,000 events that an execution may have.
 LONGEST_WAIT_AHEAD, _AHEAD_PARTS = 300, 20
 
 
@@ -706,26 +714,27 @@ def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, i
 
 
 def next_wait(wait: int, longest: int = LONGEST_WAIT) -> int:
-    """Seconds until the next poll: half as many again as the last interval, `wait`.
+    """Seconds until the next poll: 1.5 times the last interval `wait`, at most `longest`.
 
     The first intervals are short, because hosts report most in the first minute, also when they only stage the file."""
     return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest)
 
 
-# What a poll counts as, in seconds of a runner: three transitions of the state machine and a function.
+# Runner seconds charged for a poll: it costs three transitions of the state machine and a function call.
 _POLL_SECONDS = 4
-# A Job is counted for this long when its window closes, and for the rest when it is dispatched.
+# So many seconds of a Job are charged when its window closes, and the rest when it is dispatched.
 FIRST_WATCH = 900
 
 
 def watch_seconds(lasts: float) -> int:
-    """What the polls of a Job that lasts so long count as, in seconds of a runner."""
+    """The runner seconds charged for the polls of a Job that lasts `lasts` seconds."""
     return _POLL_SECONDS * math.ceil(max(0.0, lasts) / longest_wait(lasts))
 
 
 def longest_wait(lasts: float, until_activation: float = 0.0) -> int:
-    """The longest interval between two polls of a Job that lasts up to `lasts` seconds with all its waves, this long
-    before its activation time."""
+    """The longest interval between two polls of a Job that may last `lasts` seconds with all its waves.
+
+    `until_activation`: seconds until hosts activate the file, during which polls are rarer."""
     longest = max(LONGEST_WAIT, math.ceil(lasts / _MOST_POLLS))
     if not until_activation:
         return longest
@@ -739,14 +748,14 @@ _BY_NAME = {error.__name__: error for error in HOPELESS}
 
 
 def refused(error: DomainError) -> dict[str, Any]:
-    """The step's result. A raised error would count as a failed invocation and raise the operator's alarm."""
+    """The step's result for an error that retries cannot help. If it were raised, it would set off an alarm."""
     return {"state": "refused", "wait": 0, "error": {"Error": type(error).__name__, "Cause": error.detail}}
 
 
 def failure(error_name: str, cause: str) -> DomainError | None:
-    """The error of a step, from its result or as Step Functions caught it, with the message as JSON in `cause`.
+    """The error that ended a Job's step; None for an error that is retried.
 
-    None for errors that are retried."""
+    `error_name` and `cause` come from the step's result, or from Step Functions, which has the message as JSON."""
     kind = _BY_NAME.get(error_name.rsplit(".", 1)[-1])
     if kind is None:
         return None
@@ -764,7 +773,8 @@ def failure(error_name: str, cause: str) -> DomainError | None:
 class Arrival(NamedTuple):
     """The target of one Task, on its way to a Job. `notify`: the Task has a callback.
 
-    `sequence`: when it was requested; of redriven content, that of its first Job. None until it is collected."""
+    `sequence` is the time of its request, and None until the target is collected. In a redrive, it is the sequence
+    of the content's first Job."""
 
     agent_id: str
     container_id: str
@@ -778,7 +788,8 @@ class Arrival(NamedTuple):
 
 
 class Rebound(NamedTuple):
-    """The result of binding arrivals to another Job: done, or that Job closed too, or others moved some (`gone`)."""
+    """The result of binding late arrivals to another Job. If not `done`: `home_closed` says that this Job has closed,
+    too, and `gone` has the Tasks that another collector has moved."""
 
     done: bool
     home_closed: bool = False
@@ -799,10 +810,10 @@ class Engine(Protocol):
     repeatable: bool
 
     def stage(self, job: Job, size: int) -> TargetReport:
-        """Brings the file to the source host, if the engine needs one. Returns how far that is."""
+        """Brings the file to the source host, if the engine needs one. Returns the state of that."""
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
-        """Starts the transfer to the targets of these shards. Returns the provider's id of it."""
+        """Starts the transfer to the targets of these shards. Returns the provider's id for it."""
 
     def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
         """About how many bytes the transfer sends out of the bucket."""
@@ -818,7 +829,7 @@ class Engine(Protocol):
 
 
 def tally(job: Job, open_shards: Sequence[Shard]) -> Job:
-    """Stored totals of closed shards plus current totals of open ones."""
+    """The Job with new counts: stored totals of closed shards plus current totals of open ones."""
     closed, closed_swarm = job.closed, job.closed_swarm
     for shard in open_shards:
         if not shard.unfinished:
@@ -851,7 +862,7 @@ def _plus(counts: TargetCounts, shard: Shard) -> TargetCounts:
 # Hosts of the fleet: their inventory, groups, and whether they are online.
 
 ONLINE, OFFLINE = "online", "offline"
-# API Gateway ends connections after two hours; the end of an older one was not reported.
+# API Gateway ends connections after two hours. An older one has ended, and its end was not reported.
 CONNECTION_LASTS = timedelta(hours=2, minutes=10)
 # Longer than the interval between two polls of a host without a connection.
 POLL_LASTS = timedelta(minutes=7)
@@ -859,20 +870,20 @@ POLL_LASTS = timedelta(minutes=7)
 OPENING_LASTS = timedelta(minutes=1)
 
 
-# Longer than a request can take: a later one of the former process shows that it still runs.
+# Longer than a request can take: a former process that calls after this time still runs.
 HAND_OVER_LASTS = timedelta(seconds=30)
 # Longer than a refused agent waits before it tries again.
 DUPLICATE_LASTS = timedelta(minutes=15)
-# Each process that takes over costs a transaction.
+# So many processes may take over in this time, because each costs a transaction.
 MOST_STARTS, STARTS_LAST = 30, timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProcess:
-    """Who calls as an agent. `life` is that of its key; None for an admin's, which is not checked.
+    """The process that calls as an agent. `life` is the life of its API key, and None for an admin's key.
 
-    `instance` is the random id of the process, `after` that of the process before it on the same host. Older agents
-    send neither."""
+    `instance` is the random id of the process, `after` the id of the process before it on the same host. Older agents
+    send neither. A life ends when the host is deleted or replaced."""
 
     life: int | None = None
     instance: str | None = None
@@ -883,7 +894,7 @@ ANY_PROCESS = AgentProcess()
 
 
 class Claim(StrEnum):
-    """What a call of a process means for the host's record."""
+    """How a calling process relates to the one in the host's record, which decides whether it may act as the host."""
 
     KNOWN = "known"
     # It is new: a restarted agent, or a second host.
@@ -923,10 +934,10 @@ class FetchedJob:
 
 @dataclass(frozen=True, slots=True)
 class FleetAgent:
-    """`key_id`, `enrolment_id` and `claim_sha256` are set for a host that enrolled by token.
+    """A host of the fleet. `key_id`, `enrolment_id` and `claim_sha256` are set if it enrolled.
 
-    `instance` is the process that the host runs since `instance_at`, and `former_instance` the one before it. `rival`
-    is a process of a second host with this id, refused last at `rival_at`."""
+    `instance` is the process that the host has run since `instance_at`, `former_instance` the one before it. `rival`
+    is a process of a second host with the same id, last refused at `rival_at`."""
 
     project_id: str
     agent_id: Annotated[str, F("id of the host")]
@@ -946,12 +957,12 @@ class FleetAgent:
     former_instance: str | None = None
     rival: str | None = None
     rival_at: str | None = None
-    # How many processes have taken over since then.
+    # How many processes have taken over since `starts_since`.
     starts: int = 0
     starts_since: str | None = None
 
     def starts_at(self, now: datetime) -> tuple[int, str]:
-        """How many processes have taken over in the current span of ten minutes, and since when it lasts."""
+        """How many processes have taken over in the current ten minutes, and when these began."""
         if self.starts_since is not None and self._within(self.starts_since, STARTS_LAST, now):
             return self.starts, self.starts_since
         return 0, iso(now)
@@ -964,7 +975,7 @@ class FleetAgent:
         if process.instance == self.instance:
             return Claim.KNOWN
         if process.instance is None:
-            # It has named its process before: a copy of its key must not escape by leaving that out.
+            # This host names its processes: a second host must not avoid the check by leaving the name out.
             return Claim.TAKES_OVER if self.state(now) == OFFLINE else Claim.NAMELESS
         if self.instance is None or self.state(now) == OFFLINE:
             return Claim.TAKES_OVER
@@ -986,7 +997,7 @@ class FleetAgent:
         return ONLINE if self._within(self.last_seen, POLL_LASTS, now) else OFFLINE
 
     def may_be_opening(self, now: datetime) -> bool:
-        """Whether the connection may not be open yet. Until then, API Gateway says that it is gone."""
+        """Whether the connection was opened so recently that API Gateway may still report it as gone."""
         return self._within(self.connected_at, OPENING_LASTS, now)
 
     @staticmethod
@@ -1004,16 +1015,16 @@ class FleetAgent:
         return [] if allowed is None else [one for one in wanted if one not in allowed.split(",")]
 
     def view(self, now: datetime) -> dict[str, Any]:
-        """As callers see it at that time."""
+        """The agent in the API's answer, with its state at `now`."""
         duplicate = {"duplicate_at": self.rival_at if self.is_duplicate(now) else None}
         return view_of(self) | {"state": self.state(now)} | duplicate
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """`used` counts the hosts that got a key. Only the hash of the token is stored.
+    """A token with which hosts get API keys. Only its hash is stored. `used` counts the hosts that got a key.
 
-    `replace`: a host may take an id that exists, and locks out the host that had it."""
+    `replace`: a host may enrol under an existing id, which locks out the host that had it."""
 
     enrolment_id: str
     project_id: str

@@ -81,20 +81,21 @@ def _swarm(job: Job) -> dict[str, Any]:
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
-    """For the transaction that binds targets: it fails if the Job has closed."""
+    """The check that the Job still accepts targets, for the transaction that binds them."""
     collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"
     return check(keys.job(project_id, job_key), collects, pending=PENDING)
 
 
 def still_runs(job: Job) -> Write:
-    """For the transaction that changes shards: it fails if the Job has ended, and refuses an end that was decided
-    without the change."""
+    """The write that accompanies each change of shards. It fails if the Job has ended.
+
+    It raises `shard_rev`, so that the Job cannot end with counts from before the change."""
     key = keys.job(job.project_id, job.key)
     return update(key, adds={"shard_rev": 1}, condition="#status = :running", running=RUNNING)
 
 
 def _unwatched(job: Job, now: datetime) -> list[Write]:
-    """Gives back what `close` counted for the time that was not needed, if it was on this day."""
+    """The write that gives back the runner seconds that `close` charged today and the Job did not need."""
     began = job.execute_time or ""
     lasts = (job.deadline or 0) - datetime.fromisoformat(began).timestamp() if began else 0
     left = math.floor(watch_seconds((job.deadline or 0) - now.timestamp())) if 0 < lasts <= FIRST_WATCH else 0
@@ -135,7 +136,9 @@ class JobStore:
         raise Busy(f"too many Jobs for {job.spec.target_file_dir}/{job.spec.file_name} are opened at once: try again")
 
     def _sequence(self, job: Job) -> Write:
-        """The write that raises the path's sequence, even if clocks differ. Expires when the time is surely higher."""
+        """The write that stores the Job's sequence as the highest of its path. It fails if another one is as high.
+
+        It expires after 30 days, when the clock gives a higher sequence in any case."""
         spec = job.spec
         item = keys.path_sequence(job.project_id, spec.target_file_dir, spec.file_name)
         expires_at = int((job.sequence or 0) / 1000) + SEQUENCE_TTL
@@ -155,7 +158,7 @@ class JobStore:
         return self._to_path_between(job, sequence + 1, 10**20 - 1, limit)
 
     def near_on_path(self, job: Job, limit: int) -> list[str]:
-        """The keys of the newest Jobs to the same path on hosts, without this one: at most `limit`."""
+        """The keys of the newest Jobs to the same path on hosts, except this one: at most `limit`."""
         return [key for key in self._to_path_between(job, 0, 10**20 - 1, limit + 1) if key != job.key][:limit]
 
     def _to_path_between(self, job: Job, low: int, high: int, limit: int) -> list[str]:
@@ -255,6 +258,7 @@ class JobStore:
         wave_limits: Sequence[int] = (),
         wave_sizes: Sequence[int] = (),
     ) -> Job:
+        """Stores how the Job's targets are divided into shards, transfers and waves. The first writer wins."""
         waves = {"wave_limits": list(wave_limits), "wave_sizes": list(wave_sizes)} if wave_limits else {}
         sets = waves | {
             "shard_count": len(sizes),
@@ -267,6 +271,7 @@ class JobStore:
         return self._change(job, now, sets, None, condition=unsharded, running=RUNNING)
 
     def sent(self, job: Job, now: datetime, transfer_id: str, file_size: int | None) -> Job:
+        """Stores the id of the Job's first transfer and the size of the file. The first writer wins."""
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
         sets = {"transfer_id": transfer_id, **({"file_size": file_size} if file_size else {})}
         return self._change(job, now, sets, None, condition=first, running=RUNNING)
@@ -283,6 +288,7 @@ class JobStore:
         return self._change(job, now, sets, None, condition=first, running=RUNNING, wave=job.wave)
 
     def next_wave(self, job: Job, now: datetime, deadline: float) -> Job:
+        """Begins the Job's next wave, with a new deadline. Returns the stored Job; the first writer wins."""
         key = keys.job(job.project_id, job.key)
         lives = {"expires_at": self._needed_until(job, now)}
         sets = {"wave": job.wave + 1, "failed_before": job.counts.failed, "deadline": deadline}
@@ -307,7 +313,7 @@ class JobStore:
         return self._known(job)
 
     def change(self, job: Job, now: datetime, changes: Mapping[str, Any], who: str) -> Job:
-        """Changes what callers say about a Job, whatever its state: None removes a field."""
+        """Changes the remarks of a Job in any state. None removes a field."""
         sets = {name: value for name, value in changes.items() if value is not None}
         removes = [name for name, value in changes.items() if value is None]
         why = ", ".join(f"no {name}" if value is None else f"{name} {value}" for name, value in changes.items())
@@ -318,18 +324,19 @@ class JobStore:
         return self._known(job)
 
     def add_remarks(self, job: Job, remarks: Remarks) -> None:
-        """Stores those remarks of a request that joined the Job which the Job does not have."""
+        """Adds the remarks of a later request to the Job. Remarks that the Job already has stay."""
         for name, value in item_of(remarks).items():
             if value and getattr(job.remarks, name) is None:
                 first = f"attribute_exists(#pk) AND attribute_not_exists(#{name})"
                 self._table.try_write(update(keys.job(job.project_id, job.key), {name: value}, condition=first))
 
     def cancelled_at(self, project_id: str, job_key: str) -> str | None:
-        """When a Job was cancelled that has expired since; None if it was not."""
+        """When the Job was cancelled, also if its record has expired since; None if it was not cancelled."""
         noted = self._table.get(keys.cancelled_job(project_id, job_key), consistent=True)
         return str(noted["cancelled_at"]) if noted else None
 
     def progress(self, job: Job, now: datetime, counted: Job) -> Job:
+        """Stores the counts that a poll made, unless another poll has stored its own since `job` was read."""
         sets: dict[str, Any] = {
             "open_shards": list(counted.open_shards),
             "counts": item_of(counted.counts),
@@ -347,13 +354,13 @@ class JobStore:
         self._table.try_write(update(key, lives | keys.due(job.key, due_at.timestamp(), DUE_KIND)))
 
     def park(self, job: Job, now: datetime) -> None:
-        """Makes a Job that has not been sent due, for compensation to restart it after a freeze."""
+        """Marks a Job whose file was not sent as due now, so that compensation restarts it after a freeze."""
         sets = {"parked": True, "expires_at": self._needed_until(job, now)}
         key = keys.job(job.project_id, job.key)
         self._table.try_write(update(key, sets | keys.due(job.key, now.timestamp(), DUE_KIND)))
 
     def next_generation(self, job: Job, due_at: datetime, deadline: float | None = None) -> Job:
-        """With a deadline, the Job was parked until now: its time begins again."""
+        """Raises the generation, which names the Job's next execution. `deadline`: a new one, if the Job was parked."""
         sets: dict[str, Any] = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
         sets |= {"parked": False} if job.parked else {}
         sets |= {"deadline": deadline} if deadline else {}
@@ -367,7 +374,7 @@ class JobStore:
             return self._known(job)
 
     def end(self, job: Job, now: datetime, notice: Notice, due_at: datetime) -> tuple[Job, bool]:
-        """Running → the final state of `job`, with its notice. Returns the stored Job, and whether it was this call.
+        """Running → the final state of `job`, with its notice. Returns the stored Job, and whether this call ended it.
 
         The stored Job has not ended if its shards changed since `job` was read."""
         sets = {
@@ -377,7 +384,7 @@ class JobStore:
             **_swarm(job),
             "rest_code": job.rest_code,
             "error": dict(job.error) if job.error else None,
-            # Until `settle`: the callbacks of its Tasks are still to be sent.
+            # Kept longer until `settle`, because the callbacks of its Tasks are still to be sent.
             "expires_at": int(now.timestamp()) + self._ttl + OUTAGE_SECONDS,
             **keys.due(job.key, due_at.timestamp(), DUE_KIND),
         }
@@ -391,7 +398,7 @@ class JobStore:
     def _transition(
         self, job: Job, now: datetime, sets: dict[str, Any], why: str, *more: Write, also: str = "", **values: Any
     ) -> bool:
-        """Writes one transition with its audit line. False if the Job has left the state before it, or not `also`."""
+        """Writes one transition with its audit line. False if the Job is in another state, or `also` is not met."""
         following = str(sets["status"])
         (before,) = states_before(following)
         condition = f"#status = :before AND {also}" if also else "#status = :before"
@@ -426,8 +433,10 @@ _WRITTEN_TOGETHER = 100
 
 
 def _item(task: Task, expires_at: int) -> dict[str, Any]:
-    """A Task is needed until its Job has ended (for its callback and its status), but nothing rewrites all Tasks of a
-    Job when it ends: `expires_at` allows for an outage, and a Task whose Job has expired is not shown any more."""
+    """The Task's item with its index keys.
+
+    `expires_at` allows for an outage, because nothing rewrites the Tasks of a Job when it ends. A Task whose Job has
+    expired is no longer shown."""
     spread = keys.task_spread(task.uuid)
     order = _order(task)
     return (
@@ -444,7 +453,7 @@ def _item(task: Task, expires_at: int) -> dict[str, Any]:
 
 
 def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, expires_at: int) -> Write:
-    """For the transaction that binds the Task's target to another Job. It fails if the Task has left `source`."""
+    """The write that moves a Task to another Job, together with its target. It fails if the Task has left `source`."""
     sets = {
         "job_id": new_home.job_id,
         "update_time": now,
@@ -507,12 +516,12 @@ class TaskStore(Store):
         for spread in range(keys.TASK_SPREAD):
             pk = keys.tasks_of_job(project_id, job_key, spread) if job_key else keys.tasks_list(project_id, spread)
             between = (_FIRST, before) if before else None
-            # Two more than needed: the bound itself was on the page before, and one tells if more follow.
+            # Two more than needed: the bound itself is the last Task of the page before, and one tells if more follow.
             page = self._table.query(pk, index=index, newest_first=True, limit=limit + 2, sk_between=between)
             found += [item for item in page.items if item[range_name] != before]
         found.sort(key=lambda item: str(item[range_name]), reverse=True)
         shown = found[:limit]
-        # As they are now: a Task that has just moved would be shown with the status of its former Job.
+        # Read again, as the index lags behind: a Task that has just moved would have its former Job's status.
         tasks = [record_from(Task, item) for item in self._table.current(shown)]
         here = [task for task in tasks if job_key is None or key_of_job(task.job_id) == job_key]
         return Listed(here, self.cursor_after(record_from(Task, shown[-1])) if len(found) > limit else None)
@@ -522,7 +531,7 @@ class TaskStore(Store):
         return encode_cursor({"before": {"S": _order(task)}})
 
 
-# Sorts before every place in a list of Tasks.
+# Sorts before every Task in a list.
 _FIRST = " "
 
 
@@ -560,7 +569,7 @@ def shard_from(item: dict[str, Any]) -> Shard:
 
 
 def _optional(rest: Sequence[Any]) -> tuple[Figures | None, str | None, bool]:
-    """The figures, `staged_at` and `arrived`, from the end of a row that has the first of them, or none."""
+    """The figures, `staged_at` and `arrived` from the end of a row, which may end before any of them."""
     figures = Figures(*rest[:4]) if any(value is not None for value in rest[:4]) else None
     return figures, rest[4] if len(rest) > 4 else None, len(rest) > 5
 
@@ -633,6 +642,7 @@ class TargetStore:
         return [*writes, _callbacks(project_id, job_key, notify, expires_at)] if notify else writes
 
     def collected(self, project_id: str, job_key: str) -> Iterator[Arrival]:
+        """The arrivals bound to the Job. A target that was requested several times occurs several times."""
         for item in self._table.query_all(keys.chunks(project_id, job_key), consistent=True):
             yield from (Arrival(*row) for row in unpack(item["packed"]))
 
@@ -663,13 +673,15 @@ class TargetStore:
         return sorted((shard_from(item) for item in found), key=lambda shard: shard.number)
 
     def shards_of_jobs(self, wanted: Iterable[tuple[Job, int]]) -> dict[tuple[str, int], Shard]:
-        """These shards. Consistent, and to be read after their Jobs: an unfinished target ends with its Job."""
+        """The shards by Job key and number, from a consistent read.
+
+        Read the Jobs first: an unfinished target ends with its Job."""
         places = {(job.key, number): keys.shard(job.project_id, job.key, number) for job, number in wanted}
         found = self._table.batch_get(places.values(), consistent=True)
         return {(item["job_key"], item["number"]): shard_from(item) for item in found}
 
     def one_shard(self, job: Job, number: int) -> Shard | None:
-        """The shard. Consistent, as `shards_of_jobs`."""
+        """The shard, from a consistent read; None if there is none."""
         item = self._table.get(keys.shard(job.project_id, job.key, number), consistent=True)
         return shard_from(item) if item else None
 
@@ -706,7 +718,7 @@ class TargetStore:
         self._table.write(_callbacks(job.project_id, job.key, uuids, expires_at))
 
     def callbacks(self, job: Job) -> Iterator[tuple[str, list[str]]]:
-        """Portions (id, Task uuids) of the Tasks whose callback has not been published yet."""
+        """The Tasks whose callback has not been published yet, in portions: (id of the portion, uuids of Tasks)."""
         for item in self._table.query_all(keys.job_callbacks(job.project_id, job.key), consistent=True):
             yield item["sk"], [uuid for (uuid,) in unpack(item["packed"])]
 
@@ -728,7 +740,7 @@ class TransferStore:
     def intend(self, job: Job, transfer: Transfer, counted: Write | None = None) -> tuple[Transfer, bool] | None:
         """Stores the intent if there is none. Returns the stored transfer, and whether this call may request it.
 
-        `counted` counts the transfer towards a quota, once: with the intent. None, without an intent, if it is refused.
+        `counted` counts the transfer towards a quota, together with the intent. None, with nothing stored, if it fails.
         """
         key = keys.transfer(job.project_id, job.key, transfer.number)
         extra = job.spec.extra_seconds(self._lasts, transfer.asked_at)
@@ -751,7 +763,7 @@ class TransferStore:
         return self._table.try_write(update(key, sets, condition=same, refused=REFUSED, seen=transfer.attempts))
 
     def settle(self, job: Job, transfer: Transfer, state: str, **more: str | int | None) -> None:
-        """Intended → `state`, with further fields. The first writer wins."""
+        """Moves an intended transfer to `state`, with further fields. The first writer wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
         changed = update(key, {"state": state, **more}, condition="#state = :intended", intended=INTENDED)
         self._table.try_write(changed)
@@ -767,7 +779,7 @@ def shard_number(task: Task, job: Job) -> int | None:
 
 
 def outcome(job: Job, state: TargetState) -> dict[str, Any]:
-    """The fields that show a target's state. When the Job has ended, an unfinished target is shown as ended, too."""
+    """The fields of the API that show a target's state. An unfinished target of an ended Job is shown as ended."""
     if state.succeeded:
         shown: dict[str, Any] = {"status": SUCCESS, "error_code": state.code}
     elif state.ended:

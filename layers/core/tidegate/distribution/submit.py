@@ -47,7 +47,7 @@ _NAMED = 5
 
 
 def require_grant(d: Distribution, project_id: str, spec: TransferSpec, targets: Sequence[Target]) -> None:
-    """TargetNotGranted names everything that the project's grant lacks for this submit."""
+    """Checks that the project's grant covers this submit. TargetNotGranted names everything that is missing."""
     grant = d.project_store.gse_grant(project_id)
     missing = _missing(grant, spec)
     if outside := [_host_and_container(target) for target in targets if not grant.has_target(*target)]:
@@ -89,7 +89,9 @@ def _host_and_container(target: Target) -> str:
 
 
 class JobExecutions:
-    """The execution of a Job. Its name is a hash of project and Job id, so it starts once, and a generation number."""
+    """Starts the execution of a Job, and reads its status.
+
+    Its name is made from project, Job id and generation, so that each generation starts once."""
 
     def __init__(self, machines: Machines, freeze: Freeze, machine_arn: str, *, grace: int, job_timeout: int) -> None:
         self._machines = machines
@@ -136,9 +138,9 @@ def job_of_window(
     remarks: Remarks = NO_REMARKS,
     least: int = 0,
 ) -> Job:
-    """Returns the Job of the present window, or of the first window after `after`. It gets the remarks that it lacks.
+    """The Job of the present window, or of the window `after` + 1 if that is later. Adds remarks that it lacks.
 
-    `least`: a sequence that a Job which is opened now may not be below."""
+    `least`: the lowest sequence that the Job may get if it is opened now."""
     bucket = max(bucket_of(d.clock(), d.windows.seconds), after + 1)
     place = (project_id, spec.digest, bucket)
     job = d.known_jobs.get(place)
@@ -193,15 +195,17 @@ _MESSAGE_BYTES = 24_000
 
 
 class NewTasks(NamedTuple):
-    """For targets whose Tasks collect_targets is to write."""
+    """What the function collect_targets needs to write the Tasks of a message's targets."""
 
     create_time: str
     callback: str | None
 
 
 class TargetMessage(NamedTuple):
-    """Targets for a Job. `spec`, `sequence`, `callback` and `at` (when they were submitted) are needed if the message
-    outlives the Job, for example in the dead-letter queue. Messages of earlier versions do not have them."""
+    """A message that carries targets to a Job.
+
+    `spec`, `sequence`, `callback` and `at` (the time of the submit) are needed if the message outlives the Job, for
+    example in the dead-letter queue. Messages of earlier versions do not have them."""
 
     message_id: str
     project_id: str
@@ -286,7 +290,7 @@ class Submitted:
 
 
 def _require_daily_quota(d: Distribution, project_id: str, targets: int) -> None:
-    """Counts targets. QuotaExceeded if they are more than is left of the day's quota, or nothing may be sent."""
+    """Counts the targets. QuotaExceeded if the day's quota of targets, egress or runner time is used up."""
     now = d.clock()
     quotas, used = _usage_of(d, project_id, now)
     day = (project_id, f"{now:%Y-%m-%d}")
@@ -327,12 +331,12 @@ def submit(
     is_admin: bool = False,
     sequences: Mapping[Target, int] = NO_SEQUENCES,
 ) -> Submitted:
-    """Stores a Task for each target and queues them. FileNotFound if the file is neither stored nor coming.
+    """Stores a Task for each target and queues the targets. FileNotFound if the file is neither stored nor ingested.
 
-    Above 1,000 targets collect_targets writes the Tasks, and the result lists none. The message is sent last, because
-    it starts the delivery. `after`: use a window later than that one; `source`: the Job that a redrive repeats;
-    `is_admin`: whether an admin key asks for it; `sequences`: of targets whose content is older than its new Job, which
-    hosts compare with what they have; `action`: of the line in the audit trail, which is left out if it is empty."""
+    Above 1,000 targets, collect_targets writes the Tasks, and the result lists none. The message is sent last, because
+    it starts the delivery. `after`: use a later window than this one. `source`: the Job that a redrive repeats.
+    `is_admin`: an admin key asks for it. `sequences`: those of targets that get older content, which hosts compare
+    with what they have. `action`: for the audit line; no line if it is empty."""
     writes_tasks = len(targets) <= TASKS_A_SUBMIT
     require_admin(spec.target_file_dir, is_admin)
     if not d.uses_agents:
@@ -438,7 +442,7 @@ def _check_callback(d: Distribution, project_id: str, url: str) -> None:
 
 
 def _audit_line(job: Job, tasks: Sequence[Task], now: datetime, who: str, action: str, source: str) -> AuditLine:
-    """One line per submit: for its Task, for the Job if there are several Tasks, for the repeated Job of a redrive."""
+    """The audit line of a submit: on its Task; on its Job if it has several Tasks; on the repeated Job if a redrive."""
     spec, first = job.spec, tasks[0]
     place = f"{spec.target_file_dir.rstrip('/')}/{spec.file_name} as {spec.target_user}"
     if source:

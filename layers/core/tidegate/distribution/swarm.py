@@ -35,7 +35,7 @@ PRIVATE_NETWORKS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What an agent reports. `reached`: a peer connected recently, or none had a reason to."""
+    """An agent's site and the addresses at which peers reach it, as the agent reports them."""
 
     agent_id: str
     site: Annotated[str, F("the data centre; a swarm stays within one site")]
@@ -52,7 +52,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
-    """A project's settings: whether to use swarms, the networks of peers, and sites that S3 serves for free."""
+    """A project's settings: whether it uses swarms, the networks of peers, and sites that S3 serves for free."""
 
     swarm: Annotated[
         str,
@@ -134,9 +134,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A host's seat: its number among the `members` of the ring, which listen, and its neighbours.
+    """A host's place in a swarm: its number in the ring, the number of hosts in the ring, and its neighbours.
 
-    `ranks` is 0 for a host that does not listen: it fetches no piece for others."""
+    Only hosts that listen are in the ring. `ranks` is 0 for the others: they fetch no pieces for others."""
 
     member: Member
     swarm_id: str
@@ -218,7 +218,7 @@ def _plan_site(swarm: str, present: Sequence[Member], key: bytes) -> dict[str, S
         if number is None:
             near = zones.get(member.zone, range(size))
             drawn = near[int.from_bytes(placed[member.agent_id][:8]) % len(near)]
-            # It is not in the ring, so it gets a member at random and that member's neighbours.
+            # A host outside the ring gets a random member of it, and that member's neighbours.
             neighbours, ranks = [drawn, *graph.neighbours(drawn)][:DEGREE], 0
             number = drawn
         else:
@@ -299,7 +299,7 @@ class SwarmSettingsStore(Store):
         return record_from(SwarmSettings, self._table.get(keys.project(project_id)) or {})
 
     def put(self, project_id: str, settings: SwarmSettings, line: AuditLine) -> bool:
-        """False if there is no such project."""
+        """Stores the settings. False if there is no such project."""
         sets = {
             "swarm": settings.swarm,
             "peer_networks": list(settings.peer_networks),
@@ -371,7 +371,7 @@ NO_SWARM = JobSwarm({}, b"", {})
 
 
 def swarm_of(d: Distribution, job: Job, size: int) -> JobSwarm:
-    """The swarm of a Job, which all its transfers share: with one each, S3 would send the file once for each."""
+    """The swarm of a Job, shared by all its transfers: if each had its own, S3 would send the file to each of them."""
     place = (job.project_id, job.key)
     if d.last_swarm is None or d.last_swarm[0] != place:
         d.last_swarm = place, _plan(d, job, size)
@@ -402,10 +402,10 @@ def _plan(d: Distribution, job: Job, size: int) -> JobSwarm:
 
 
 def _members(present: Iterable[Presence], settings: SwarmSettings) -> Iterable[Member]:
-    """The hosts of the plan, except those that S3 serves for free. Hosts that peers cannot reach only fetch.
+    """The hosts that take part, without those that S3 serves for free. A host that peers cannot reach only fetches.
 
-    From S3 to an instance of its region a TB costs $0.05 (requests); between two availability zones $0.01/GB each way.
-    """
+    From S3 to an instance in its region, 1 TB costs $0.05 (requests); between availability zones, 1 GB costs $0.01 each
+    way."""
     ours = region()
     for one in present:
         is_free = settings.swarm != "on" and in_region(one.zone, ours)

@@ -85,7 +85,7 @@ _RENEW_BEFORE = 45
 
 
 def _still_open(d: Distribution, project_id: str, job_key: str) -> Job | None:
-    """The Job for a step that begins; None if nothing is left to do. Frozen if its window is open."""
+    """The Job for a step that begins; None if nothing is left to do. Raises Frozen if the window was not closed."""
     job = d.jobs.require(project_id, job_key)
     if job.status == PENDING:
         raise Frozen("the window was not closed, because of a freeze")
@@ -96,8 +96,7 @@ def _still_open(d: Distribution, project_id: str, job_key: str) -> Job | None:
 
 
 def _note_alive(d: Distribution, job: Job, next_within: int = LONGEST_WAIT) -> None:
-    """Postpones compensation's check of the Job, whose next step follows within `next_within` seconds. Writes only
-    when that check is near."""
+    """Postpones compensation's check of the Job, if it is near. `next_within`: seconds until the Job's next step."""
     now = d.clock()
     ahead = max(0, next_within - LONGEST_WAIT)
     if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:
@@ -105,12 +104,12 @@ def _note_alive(d: Distribution, job: Job, next_within: int = LONGEST_WAIT) -> N
 
 
 # --- prepare
-# Checks before a dispatch that the file is stored and matches its signature.
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
 
 def prepare(d: Distribution, project_id: str, job_key: str, seconds_left: float) -> str:
+    """Checks that the file is stored and matches its signature: READY_TO_SEND, WAITING (call again) or OVER."""
     until = time.monotonic() + seconds_left
     d.freeze.require_thawed()
     job = _still_open(d, project_id, job_key)
@@ -136,9 +135,9 @@ def prepare(d: Distribution, project_id: str, job_key: str, seconds_left: float)
 
 
 def _checked_size(d: Distribution, job: Job, content: Content, until: float) -> int | None:
-    """Returns the size. Reads the object only if it was not verified since it was stored.
+    """The file's size; None if the time ran out, and the next call continues, also for another Job with this content.
 
-    None if the time is over. The next call continues, also for a later Job with the same content.
+    Reads the object only if it was not verified since it was stored.
     """
     signature = job.spec.file_signature
     key = content.object
@@ -159,7 +158,7 @@ def _checked_size(d: Distribution, job: Job, content: Content, until: float) -> 
                 f"the stored content's SHA-256 is {read.signature}, not {signature}: upload the file again"
             )
         if read.pieces is not None:
-            # Stored before the content's record names them, so that a named list can be read.
+            # The piece lists are stored before the content's record names them, so that none is named and missing.
             for name, listed in read.pieces.objects(job.project_id, signature).items():
                 d.bucket.put(name, listed)
         d.contents.checked(job.project_id, signature, read.etag, read.pieces)
@@ -168,11 +167,8 @@ def _checked_size(d: Distribution, job: Job, content: Content, until: float) -> 
 
 
 # --- dispatch
-# Creates the transfers of a Job at the provider. May run any number of times.
-#
 # If the provider's answer is lost, the transfer is created again, a few times. The targets may then get the same
-# content
-# twice, which is harmless; a lost transfer would keep them waiting until the deadline.
+# content twice, which is harmless; a lost transfer would keep them waiting until the deadline.
 
 logger = Logger(service="tidegate", child=True)
 DISPATCHED = "dispatched"
@@ -182,6 +178,7 @@ _MOST_UNANSWERED = 3
 
 
 def dispatch(d: Distribution, project_id: str, job_key: str) -> str:
+    """Creates the Job's transfers at the provider: DISPATCHED, WAITING (call again) or OVER. May run again any time."""
     d.freeze.require_thawed()
     job = _still_open(d, project_id, job_key)
     if job is None:
@@ -197,7 +194,7 @@ def dispatch(d: Distribution, project_id: str, job_key: str) -> str:
     if job.spec.waves:
         d.jobs.wave_sent(job, d.clock())
     if not d.engine.repeatable and numbers.stop > 1:
-        # The first one is stored when it is sent.
+        # If there is only one, `sent` has stored its id.
         d.jobs.sent_as(job, d.clock(), [t.transfer_id for t in d.transfers.list(job) if t.transfer_id])
     return DISPATCHED
 
@@ -259,7 +256,7 @@ def _dispatch_one(d: Distribution, job: Job, number: int, transfer: Transfer | N
 
 
 def _without_refused(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> list[Shard]:
-    """The shards, after the targets were failed for which the project's grant was removed since the submit.
+    """Fails the targets that the project's grant no longer covers, and returns the shards after that.
 
     TransferRefused if no other targets are left."""
     open_targets = [target for shard in shards for target in shard.unfinished]
@@ -268,7 +265,7 @@ def _without_refused(d: Distribution, job: Job, transfer: Transfer, shards: Sequ
         return list(shards)
     logger.warning("targets are no longer granted to the project", job_id=job.job_id, count=len(refused))
     reports = {target: TargetReport(CODE_NOT_GRANTED, why) for target, why in refused.items()}
-    # Those of `shards` may have the targets of one wave only.
+    # Read again, because `shards` may have the targets of one wave only.
     whole = d.targets.shards(job, transfer.shards)
     changed = [after for shard in whole if (after := shard.after(reports)) is not shard]
     if changed and not d.targets.save(job, changed, d.clock()):
@@ -278,18 +275,18 @@ def _without_refused(d: Distribution, job: Job, transfer: Transfer, shards: Sequ
     return [shard.after(reports) for shard in shards]
 
 
-# A provider without sequences writes what comes last. So an older transfer to the same path must have ended on a target
-# before the next one is sent to it; and is not sent any more after a newer one.
+# A provider without sequences keeps what it wrote last. So a Job is sent to a target only after an older transfer to
+# the same path has ended there, and no longer after a newer one was sent.
 
-# Jobs to the same path that are looked at, and for how many seconds one waits for those that were terminated: a host
-# that is offline may never end them, and gets nothing meanwhile.
+# How many Jobs to the same path are compared, and for how many seconds a Job waits until older transfers have
+# terminated: a host that is offline may never terminate them.
 _MOST_NEAR, _WAIT_FOR_OLDER = 20, 120
 
 
 def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> list[Shard]:
-    """The shards without targets that have newer content. NotAccepted while an older transfer runs on one of them.
+    """Marks targets with newer content as superseded, and returns the shards after that.
 
-    TransferRefused if all have newer content."""
+    NotAccepted while an older transfer still runs on a target; TransferRefused if all targets have newer content."""
     near = d.jobs.get_many(job.project_id, d.jobs.near_on_path(job, _MOST_NEAR), consistent=True).values()
     others = [other for other in near if other.shard_count and other.transfer_id]
     if not others:
@@ -326,8 +323,8 @@ def _older_runs(d: Distribution, job: Job, other: Job, shards: Sequence[Shard], 
     running, now = False, d.clock().timestamp()
     for transfer in d.transfers.list(other):
         if transfer.state != SENT or now >= (other.deadline or 0):
-            # One whose answer was lost cannot be named. It was sent again, with the same content, and that one ends
-            # after it.
+            # A transfer whose answer was lost has no known id. It was sent again with the same content, and the second
+            # one ends later.
             continue
         try:
             reports = d.engine.results(other, transfer, transfer.shards).targets
@@ -359,7 +356,9 @@ def _superseded_by(other: Job) -> TargetReport:
 
 
 def _intend(d: Distribution, job: Job, number: int, load: _Load) -> tuple[Transfer, bool]:
-    """Stores the intent, which counts what it sends out of the bucket; over the quota, that it is rejected."""
+    """Stores the transfer as intended, with its egress counted; as rejected if that exceeds the quota.
+
+    Returns the stored transfer, and whether this call may request it."""
     intent, now = _intent(d, job, number), d.clock()
     quotas, sent = d.project_store.quotas(job.project_id), d.engine.egress(job, intent, load.shards, load.size)
     counts = {EGRESS: sent} | ({RUNNER_SECONDS: ahead} if number == 0 and (ahead := _ahead(d, job)) else {})
@@ -377,7 +376,7 @@ def _intend(d: Distribution, job: Job, number: int, load: _Load) -> tuple[Transf
 
 
 def _ahead(d: Distribution, job: Job) -> int:
-    """What its waves, or the time until its activation, count as beyond what counted when the window closed."""
+    """The runner seconds to charge for waves and the time until activation, on top of those charged at the close."""
     left = (job.deadline or 0) - d.clock().timestamp()
     return max(0, watch_seconds(left + job.spec.wave_seconds(math.ceil(left))) - watch_seconds(FIRST_WATCH))
 
@@ -441,15 +440,17 @@ GOING_ON, NEXT_WAVE = "running", "next_wave"
 
 
 class Polled(NamedTuple):
-    """The Job's state, and the longest interval until the next poll: hosts report little before they activate the file,
-    and the polls of all waves must fit into one execution."""
+    """How the Job goes on, and the longest interval until the next poll.
+
+    It is longer before activation, when hosts report little, and if the polls of many waves must fit into one
+    execution."""
 
     state: str
     longest_wait: int = LONGEST_WAIT
 
 
 def poll(d: Distribution, project_id: str, job_key: str, since_last: float = 0.0) -> Polled:
-    """`since_last`: about how many seconds ago the last poll was."""
+    """Reads and stores the results of the Job's targets. `since_last`: about how many seconds ago the last poll was."""
     job = d.jobs.require(project_id, job_key)
     if job.ended:
         return Polled(OVER)
@@ -504,7 +505,7 @@ def _wave_is_over(d: Distribution, job: Job, shards: Sequence[Shard], late: bool
 
 
 def _note_offline(d: Distribution, job: Job) -> None:
-    """At the deadline, stores which hosts without a report are offline, for their error text."""
+    """At the deadline, stores for each host without a report whether it is offline, as its error text."""
     if not d.uses_agents:
         return
     now = d.clock()
@@ -546,7 +547,7 @@ def _read_results(d: Distribution, job: Job, since_last: float) -> tuple[Job, Se
 
 
 def _with_results(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
-    """The shards after the provider's reports. If it does not answer properly, nothing changes: no target fails."""
+    """The shards after the provider's reports, by number. Empty if its answer is unusable: no target fails for that."""
     if not shards:
         return {}
     try:
@@ -577,7 +578,8 @@ def _remind(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shar
 
 
 def _transfers_to_read(d: Distribution, job: Job) -> list[Transfer]:
-    """The transfers whose results are read. Agents' results are stored by shard, not by wave: each is read once."""
+    """The transfers whose results are to be read. Agents' results are stored by shard, so one transfer per shard range
+    is enough, although each wave has its own."""
     found = d.transfers.list(job)
     if not d.engine.repeatable:
         return found
@@ -594,9 +596,9 @@ _TRIES = 3
 
 
 def finish(d: Distribution, project_id: str, job_key: str, error: DomainError | None = None) -> str:
-    """Ends the Job if it can end, and sends its notices. `error`: why the Job cannot continue.
+    """Ends the Job if it can end, and sends its notices: NOT_YET, MORE (call again) or ENDED.
 
-    Without an error, it ends when all its targets have ended, or at its deadline."""
+    With an `error`, the Job cannot continue. Otherwise it ends when all its targets have ended, or at its deadline."""
     job = d.jobs.require(project_id, job_key)
     for _ in range(_TRIES):
         if job.ended:
@@ -604,7 +606,7 @@ def finish(d: Distribution, project_id: str, job_key: str, error: DomainError | 
         verdict = _verdict(d, job, error)
         if verdict is None:
             return NOT_YET
-        # Before the end is written: a crash in between sends them twice, but never loses them.
+        # Before the end is written: a crash in between sends these messages twice, but never loses them.
         send_strays(d, job)
         job = _end_job(d, verdict)
     if job.ended:
@@ -619,8 +621,9 @@ def _after_end(d: Distribution, job: Job) -> str:
 
 
 def _note_arrivals(d: Distribution, job: Job) -> None:
-    """Hosts may have put the file in place between the last poll and the end. Those that do so later are noted when
-    they report."""
+    """Stores which hosts put the file in place between the last poll and the end of the cancelled Job.
+
+    Hosts that do so later are noted when they report."""
     arrived: list[Target] = []
     for transfer in _transfers_to_read(d, job):
         open_ones = [number for number in transfer.shards if number in job.open_shards]
@@ -681,7 +684,7 @@ def _end_job(d: Distribution, job: Job) -> Job:
     notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.view(), None, now)
     ended, ours = d.jobs.end(job, now, notice, now + RECHECK_AFTER)
     if ours:
-        # Otherwise the outbox has the notice of the execution that ended the Job, perhaps with other counts.
+        # If another execution ended the Job, the outbox has its notice, perhaps with other counts.
         d.notifier.publish([notice])
         publish_swarm_metrics(ended)
         logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.view())

@@ -44,12 +44,12 @@ _MOVED_TOGETHER = 90
 # and one after another they would take longer than the function's time-out.
 _WRITERS = 16
 _TRIES = 5
-# More contents than these are hardly requested for one path within a window.
+# For one path, hardly more contents than these are requested within a window.
 _OTHER_CONTENTS = 100
 
 
 def collect(d: Distribution, messages: Iterable[TargetMessage]) -> list[str]:
-    """Returns the ids of messages to retry: all messages of a Job that failed."""
+    """Binds the targets of these messages to their Jobs. Returns the ids of the messages to retry."""
     by_job: Mapping[tuple[str, str], list[TargetMessage]] = defaultdict(list)
     for message in messages:
         by_job[message.project_id, message.job_id].append(message)
@@ -134,10 +134,10 @@ def _rehome(d: Distribution, source: Job, late: Sequence[Arrival], messages: Seq
 
 
 def _overtaken(d: Distribution, source: Job, bound: Iterable[Arrival], again: Sequence[Arrival]) -> list[Arrival]:
-    """Those of the repeated requests before which another content was requested for the same path.
+    """The repeated requests that need another delivery, because other content was requested for their path in between.
 
-    Their target has a request for the same content in `source`, but the last request wins: they need another
-    delivery, in a later Job."""
+    Their targets are bound to `source` with the same content already, but the last request wins: a later Job sends it
+    again."""
     own = source.sequence or 0
     latest = max((one.sequence or own for one in again), default=own)
     between = d.jobs.sequences_between(source, own, latest, _OTHER_CONTENTS) if latest > own else []
@@ -207,7 +207,7 @@ def _submitted_after_cancel(d: Distribution, source: Job, late: Sequence[Arrival
 
 
 def _join(d: Distribution, job: Job, arrivals: Sequence[Arrival]) -> None:
-    """Adds the callbacks of late Tasks whose target another Task bound in time: they share its outcome."""
+    """Adds the callbacks of late Tasks whose target is bound by another Task: they share its outcome."""
     uuids = [arrival.uuid for arrival in arrivals if arrival.notify]
     if uuids:
         d.targets.add_callbacks(job, uuids, _expires_at(d, job.spec))
@@ -258,8 +258,9 @@ def _submitted(task: Task | None, at: str) -> str:
 
 
 def _as_requested(message: TargetMessage) -> list[Arrival]:
-    """The arrivals with the time of their request as their sequence: it counts if other content was requested for the
-    same path after their Job was opened."""
+    """The arrivals with the time of their request as sequence.
+
+    It matters if other content was requested for the same path after their Job was opened."""
     if message.sequence is None or message.at is None:
         return list(message.arrivals)
     requested = int(datetime.fromisoformat(message.at).timestamp() * 1000)
@@ -324,12 +325,11 @@ def wave_limits(spec: TransferSpec, targets: Sequence[Target]) -> tuple[list[int
 
 
 def _other_sequences(job: Job, collected: Iterable[Arrival], last: int) -> dict[Target, int]:
-    """The sequences of targets that differ from the Job's.
+    """The sequences of targets that differ from the Job's sequence.
 
-    They are lower if the targets were moved here from earlier Jobs, and not also requested in this window. They are
-    higher if they were requested after another content was, in the same window and for the same path: the last request
-    wins. `last` is the sequence of the Job that was opened last for the path: without another content, all requests
-    have the Job's sequence."""
+    Lower: the target was moved here from an earlier Job, and was not requested again in this window. Higher: it was
+    requested after other content for the same path in the same window, and the last request wins. `last` is the
+    sequence of the newest Job for the path: if it is this Job's, no other content was requested, and none is higher."""
     if job.sequence is None:
         return {}
     overtaken = last > job.sequence
