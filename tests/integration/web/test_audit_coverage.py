@@ -89,7 +89,7 @@ class World:
         return str(self.fleet.job(job_id)["key"])
 
     def agent(self) -> str:
-        self.cloud.app.distribution.fleet_store.seen(self.project_id, "host-7", self.cloud.clock())
+        self.cloud.app.distribution.fleet_store.note_seen(self.project_id, "host-7", self.cloud.clock())
         return "host-7"
 
     def request(self, *acts: str) -> str:

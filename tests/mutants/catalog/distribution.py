@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a failed submit leaves its Tasks",
         f"{D}/submit.py",
-        "        d.tasks.take_back(tasks)\n        raise",
+        "        d.tasks.delete(tasks)\n        raise",
         "        raise",
         (f"{IT}/distribution/window/test_submit_hand_over.py",),
     ),

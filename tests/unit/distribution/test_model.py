@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.distribution.inbox import InShard, InStaging, place_of, staging_id, transfer_token
+from tidegate.distribution.inbox import InShard, InStaging, entry_location, staging_id, transfer_token
 from tidegate.distribution.model import (
     CANCELLED,
     ENDED,
@@ -190,13 +190,13 @@ def test_poll_intervals_grow_from_2_to_15_seconds() -> None:
 def test_transfer_id_contains_the_place_of_its_entries() -> None:
     key = job_key("x")
     target = Target("a-1", "c")
-    assert place_of(transfer_token(key, 0, 7), target) == InShard(key, shard_of(target, 7))
-    assert place_of(staging_id("f" * 64, 1.7e9), target) == InStaging("f" * 64)
-    assert place_of("st-" + "f" * 64, target) == InStaging("f" * 64), "ids of earlier versions"
+    assert entry_location(transfer_token(key, 0, 7), target) == InShard(key, shard_of(target, 7))
+    assert entry_location(staging_id("f" * 64, 1.7e9), target) == InStaging("f" * 64)
+    assert entry_location("st-" + "f" * 64, target) == InStaging("f" * 64), "ids of earlier versions"
 
 
 @pytest.mark.parametrize(
     "given", ["", "tr-x-0-1", f"tr-{'a' * 32}-0-0", "st-zz", f"st-{'f' * 64}-", f"tr-{'a' * 32}-0-1\n"]
 )
 def test_unknown_transfer_id_has_no_place(given: str) -> None:
-    assert place_of(given, Target("a")) is None
+    assert entry_location(given, Target("a")) is None

@@ -158,7 +158,7 @@ def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> d
     It does not matter how that Job ended."""
     newer: dict[Target, str] = {}
     left, shards_read = dict(sequences), 0
-    keys = d.jobs.later_to_path(job, min(sequences.values()), _MOST_NEWER_JOBS + 1)
+    keys = d.jobs.later_jobs_to_path(job, min(sequences.values()), _MOST_NEWER_JOBS + 1)
     for first in range(0, len(keys), _JOBS_READ_TOGETHER):
         some = keys[first : first + _JOBS_READ_TOGETHER]
         found = d.jobs.get_many(job.project_id, some, consistent=True)

@@ -108,7 +108,7 @@ class KnownHost(NamedTuple):
 class FleetStore(Store):
     """Agents in the table: one item each, spread over several partitions."""
 
-    def standing(self, project_id: str, agent_id: str) -> KnownHost:
+    def known_host(self, project_id: str, agent_id: str) -> KnownHost:
         """The host's life and record, from a consistent read, so that a deletion takes effect at once."""
         wanted = (keys.agent_life(project_id, agent_id), keys.agent(project_id, agent_id))
         found = {item["pk"]: item for item in self._table.batch_get(wanted, consistent=True)}
@@ -151,7 +151,7 @@ class FleetStore(Store):
     ) -> None:
         """Stores the agent's connection in place of an older one: messages go to the connection opened last."""
         sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
-        self._seen(project_id, agent_id, sets, now, life)
+        self._note_seen(project_id, agent_id, sets, now, life)
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str, now: datetime) -> None:
         """Removes the agent's connection, unless it has a newer one or was deleted."""
@@ -160,12 +160,14 @@ class FleetStore(Store):
         ended = update(key, {"last_seen": iso(now)}, removes=removed, condition=same, ended=connection_id)
         self._table.try_write(ended)
 
-    def seen(
+    def note_seen(
         self, project_id: str, agent_id: str, now: datetime, last_job: FetchedJob | None = None, life: int | None = None
     ) -> None:
-        self._seen(project_id, agent_id, {"last_job": asdict(last_job)} if last_job else {}, now, life)
+        self._note_seen(project_id, agent_id, {"last_job": asdict(last_job)} if last_job else {}, now, life)
 
-    def _seen(self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime, life: int | None) -> None:
+    def _note_seen(
+        self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime, life: int | None
+    ) -> None:
         """Stores the agent's last sign of life. Creates the record of an agent that did not enrol.
 
         A host whose `life` has ended changes nothing, and does not get a record again."""
@@ -340,7 +342,7 @@ class Fleet:
         AgentRemoved if the host was deleted or replaced, AgentDuplicate if another live host uses its id, Busy if
         another process of the host has just started."""
         for _ in range(_TRIES):
-            life, agent = self._d.fleet_store.standing(project_id, agent_id)
+            life, agent = self._d.fleet_store.known_host(project_id, agent_id)
             if process.life not in (None, life):
                 raise AgentRemoved(
                     f"the host {agent_id} was deleted or replaced after this key was created: enrol it again, under "
@@ -426,7 +428,7 @@ class Fleet:
         is_new_job = last_job is not None and last_job.transfer_id != noted_transfer
         if now - noted_at < _NOTED_EVERY and not is_new_job:
             return
-        self._d.fleet_store.seen(project_id, agent_id, self._d.clock(), last_job, life)
+        self._d.fleet_store.note_seen(project_id, agent_id, self._d.clock(), last_job, life)
         self._noted[host] = now, last_job.transfer_id if last_job else noted_transfer
         if len(self._noted) > _REMEMBERED:
             self._noted.popitem(last=False)

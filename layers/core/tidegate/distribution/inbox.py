@@ -68,7 +68,7 @@ class InStaging(NamedTuple):
     signature: str
 
 
-def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
+def entry_location(transfer_id: str, target: Target) -> InShard | InStaging | None:
     """Where the entry of a transfer is stored; None for an id in an unknown format."""
     if found := _OF_JOB.fullmatch(transfer_id):
         shard_count = int(found[3])
@@ -122,7 +122,7 @@ _FIGURES = ("moved_bytes", "speed", "start_time", "end_time")
 
 
 def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | None:
-    place = place_of(transfer_id, target)
+    place = entry_location(transfer_id, target)
     if place is None:
         return None
     if isinstance(place, InShard):

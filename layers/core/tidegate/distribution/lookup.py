@@ -24,7 +24,7 @@ from tidegate.distribution.model import (
     task_uuid_of,
     why_silent,
 )
-from tidegate.distribution.store import JobStore, TargetStore, TaskStore, outcome, seen, shard_number
+from tidegate.distribution.store import JobStore, TargetStore, TaskStore, outcome, shard_number, task_view
 from tidegate.errors import RecordNotFound
 
 Record = dict[str, Any]
@@ -68,13 +68,13 @@ class Lookup:
                 f"no Task {given} was found: check its id, and note that Tasks are deleted some time after they end"
             )
         number = shard_number(task, job)
-        return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)
+        return task_view(task, job, self._targets.one_shard(job, number) if number is not None else None)
 
     def tasks_by_id(self, project_id: str, given: Sequence[str]) -> dict[str, Record]:
         """The Tasks among these ids, by id. Three reads for each hundred of them."""
         uuids = {one: uuid for one in given if (uuid := task_uuid_of(one))}
         tasks = self._tasks.get_many(project_id, dict.fromkeys(uuids.values()), consistent=True)
-        records = self._seen(project_id, tasks)
+        records = self._task_views(project_id, tasks)
         found = {task.uuid: record for task, record in zip(tasks, records, strict=True) if record}
         by_id = {one: found[uuid] for one, uuid in uuids.items() if uuid in found}
         return {one: record for one, record in by_id.items() if ":" not in one or one == record["task_id"]}
@@ -86,9 +86,9 @@ class Lookup:
         found: list[tuple[Task, Record]] = []
         for number in range(_PAGES):
             page = self._tasks.list(project_id, key, _PAGE if status or number else limit + 1, cursor)
-            seen_now = zip(page.items, self._seen(project_id, page.items), strict=True)
+            views = zip(page.items, self._task_views(project_id, page.items), strict=True)
             # Tasks outlive their Job, and are listed as long as it is there.
-            found += [(task, each) for task, each in seen_now if each and status in (None, each["status"])]
+            found += [(task, each) for task, each in views if each and status in (None, each["status"])]
             cursor = page.next_cursor
             if len(found) > limit:
                 cursor = self._tasks.cursor_after(found[limit - 1][0])
@@ -97,7 +97,7 @@ class Lookup:
                 break
         return Listed([record for _, record in found[:limit]], cursor)
 
-    def _seen(self, project_id: str, tasks: Sequence[Task]) -> list[Record]:
+    def _task_views(self, project_id: str, tasks: Sequence[Task]) -> list[Record]:
         """The Tasks as callers see them. Returns {} for a Task whose Job has expired."""
         if not tasks:
             return []
@@ -111,7 +111,7 @@ class Lookup:
                 records.append({})
                 continue
             number = shard_number(task, job)
-            records.append(seen(task, job, shards.get((job.key, number)) if number is not None else None))
+            records.append(task_view(task, job, shards.get((job.key, number)) if number is not None else None))
         return records
 
     def job(self, project_id: str, given: str) -> Record:

@@ -586,10 +586,10 @@ class Job:
             | {"counts": counts.view()}
             | ({"swarm": self.swarm.view(self.file_size)} if self.swarm.hosts else {})
             | ({"speed": speed} if (speed := counts.speed()) else {})
-            | self._waves_shown()
+            | self._wave_views()
         )
 
-    def _waves_shown(self) -> dict[str, Any]:
+    def _wave_views(self) -> dict[str, Any]:
         if not self.spec.waves:
             return {}
         sizes: list[int | None] = [size - before for before, size in pairwise((0, *self.wave_sizes))]

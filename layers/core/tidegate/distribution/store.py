@@ -120,7 +120,7 @@ class JobStore:
             item = self._opening(job, due_at)
             counter = self._sequence(job)
             try:
-                self._table.transact([put_new(item), counter, self._to_path(job, item)], returns_met=True)
+                self._table.transact([put_new(item), counter, self._job_to_path(job, item)], returns_met=True)
             except ConditionFailed as refused:
                 if 0 in refused.failed:
                     met = refused.met.get(0)
@@ -145,23 +145,23 @@ class JobStore:
         rises = "attribute_not_exists(#sequence) OR #sequence < :sequence"
         return put(item | {"sequence": job.sequence, "expires_at": expires_at}, rises, sequence=job.sequence)
 
-    def _to_path(self, job: Job, item: Mapping[str, Any]) -> Write:
+    def _job_to_path(self, job: Job, item: Mapping[str, Any]) -> Write:
         """The write that lists the Job under its path on hosts, in a partition that can be read consistently."""
         spec = job.spec
         key = keys.job_to_path(job.project_id, spec.target_file_dir, spec.file_name, job.sequence or 0, job.key)
         return put(key | {"job_key": job.key, "expires_at": item["expires_at"]})
 
-    def later_to_path(self, job: Job, sequence: int, limit: int) -> list[str]:
+    def later_jobs_to_path(self, job: Job, sequence: int, limit: int) -> list[str]:
         """The keys of Jobs to the same path that were opened after `sequence`: at most `limit`, newest first.
 
         Some may have expired."""
-        return self._to_path_between(job, sequence + 1, 10**20 - 1, limit)
+        return self._jobs_to_path_between(job, sequence + 1, 10**20 - 1, limit)
 
-    def near_on_path(self, job: Job, limit: int) -> list[str]:
+    def newest_jobs_to_path(self, job: Job, limit: int) -> list[str]:
         """The keys of the newest Jobs to the same path on hosts, except this one: at most `limit`."""
-        return [key for key in self._to_path_between(job, 0, 10**20 - 1, limit + 1) if key != job.key][:limit]
+        return [key for key in self._jobs_to_path_between(job, 0, 10**20 - 1, limit + 1) if key != job.key][:limit]
 
-    def _to_path_between(self, job: Job, low: int, high: int, limit: int) -> list[str]:
+    def _jobs_to_path_between(self, job: Job, low: int, high: int, limit: int) -> list[str]:
         spec = job.spec
         first, last = (
             keys.job_to_path(job.project_id, spec.target_file_dir, spec.file_name, bound)["sk"] for bound in (low, high)
@@ -478,7 +478,7 @@ class TaskStore(Store):
         lines = [audit_item(line)] if line else []
         self._table.batch_put([*lines, *(_item(task, expires_at) for task in tasks)])
 
-    def take_back(self, tasks: Sequence[Task]) -> None:
+    def delete(self, tasks: Sequence[Task]) -> None:
         """Deletes the Tasks of a submit that failed."""
         self._table.batch_delete(keys.task(task.project_id, task.uuid) for task in tasks)
 
@@ -797,7 +797,7 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
     return shown | (state.figures._asdict() if state.figures else {})
 
 
-def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
+def task_view(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
     spec = job.spec
     state = shard.states.get(task.target) if shard else None
     # Without a state the target has not reached a Job yet, or is moving to a later one.

@@ -396,7 +396,7 @@ def _bind_directly(
             d.tasks.add_missing(tasks, expires_at)
         bind(d, job.project_id, job.job_id, arrivals)
     except Exception:
-        d.tasks.take_back(tasks)
+        d.tasks.delete(tasks)
         raise
 
 

@@ -56,7 +56,7 @@ from tidegate.distribution.model import (
     watch_seconds,
     why_silent,
 )
-from tidegate.distribution.store import seen, shard_number
+from tidegate.distribution.store import shard_number, task_view
 from tidegate.distribution.submit import no_longer_granted
 from tidegate.distribution.swarm import publish_swarm_metrics
 from tidegate.distribution.window import send_strays
@@ -287,7 +287,7 @@ def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Sh
     """Marks targets with newer content as superseded, and returns the shards after that.
 
     NotAccepted while an older transfer still runs on a target; TransferRefused if all targets have newer content."""
-    near = d.jobs.get_many(job.project_id, d.jobs.near_on_path(job, _MOST_NEAR), consistent=True).values()
+    near = d.jobs.get_many(job.project_id, d.jobs.newest_jobs_to_path(job, _MOST_NEAR), consistent=True).values()
     others = [other for other in near if other.shard_count and other.transfer_id]
     if not others:
         return list(shards)
@@ -734,7 +734,7 @@ def _task_notices(d: Distribution, job: Job, tasks: Sequence[Task]) -> list[Noti
     here = [task for task in tasks if job_key(task.job_id) == job.key]
     numbers = {n for task in here if (n := shard_number(task, job)) is not None}
     shards = {shard.number: shard for shard in d.targets.shards(job, sorted(numbers))}
-    return [_task_notice(d, job, task, seen(task, job, shards.get(shard_number(task, job) or 0))) for task in here]
+    return [_task_notice(d, job, task, task_view(task, job, shards.get(shard_number(task, job) or 0))) for task in here]
 
 
 def _task_notice(d: Distribution, job: Job, task: Task, data: dict[str, object]) -> Notice:

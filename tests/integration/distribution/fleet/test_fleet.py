@@ -15,7 +15,7 @@ def patch(fleet: Fleet, agent_id: str, **body: Any) -> Any:
 
 def record_seen(fleet: Fleet, *agent_ids: str) -> None:
     for agent_id in agent_ids:
-        fleet.cloud.app.distribution.fleet_store.seen(fleet.project.id, agent_id, fleet.cloud.clock())
+        fleet.cloud.app.distribution.fleet_store.note_seen(fleet.project.id, agent_id, fleet.cloud.clock())
 
 
 def test_list_pages_through_all_agents_once(fleet: Fleet) -> None:

@@ -17,7 +17,7 @@ from tidegate.distribution.model import FleetAgent, Inventory
 
 
 def add_host(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None:
-    fleet.cloud.app.distribution.fleet_store.seen(fleet.project.id, agent_id, fleet.cloud.clock())
+    fleet.cloud.app.distribution.fleet_store.note_seen(fleet.project.id, agent_id, fleet.cloud.clock())
     body = {"groups": groups, "labels": labels}
     assert fleet.cloud.http("PATCH", f"/v1/agents/{agent_id}", json=body, key=fleet.project.key).status == 200
 

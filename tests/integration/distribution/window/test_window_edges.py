@@ -207,7 +207,9 @@ def test_submits_around_a_window_edge_are_each_delivered_once(fleet: Fleet) -> N
     assert sum(job["counts"]["total"] for job in jobs) == many
     assert set(dispatched.values()) == {1}
     assert set(dispatched) == set(tasks.values())
-    seen = app.distribution.lookup._seen(fleet.project.id, app.distribution.tasks.get_many(fleet.project.id, tasks))
+    seen = app.distribution.lookup._task_views(
+        fleet.project.id, app.distribution.tasks.get_many(fleet.project.id, tasks)
+    )
     assert {task["task_id"].rsplit(":", 1)[1]: task["status"] for task in seen} == dict.fromkeys(tasks, "Success")
 
 
