@@ -166,7 +166,7 @@ def processes_per_core() -> float:
     return max(1.0, (wanting - 1) / (os.cpu_count() or 1))
 
 
-# Functions that answer callers. They get at least a minute, because callers wait that long. And at most four: a function
+# Functions that answer callers. They get at least a minute, because callers wait that long, and at most four: one
 # that was killed holds the caller's Idempotency-Key until it would have been ended.
 ANSWERING = re.compile(r"-(?:Api|Submit)Function-")
 ANSWERING_SECONDS = 60

@@ -1,6 +1,6 @@
-"""Releases: desired state. Distribution sends a file once; a release says what should be on which hosts.
+"""Releases: the desired state of hosts. Distribution sends a file once; a release says what should be on which hosts.
 
-The steps are functions of one object, which the app makes once. What they move goes through distribution's windows."""
+Each step is a function that takes the `Releases` object of `app.py`. Files are sent by the Jobs of distribution."""
 
 from __future__ import annotations
 

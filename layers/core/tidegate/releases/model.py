@@ -1,8 +1,8 @@
-"""Releases: what should be on which hosts. Pure rules, which tests play against random worlds.
+"""Releases: what should be on which hosts. Pure rules, which tests run with random hosts and reports.
 
-One record decides: `desired`, `stable`, and the share of the hosts that may have `desired`. Who is in which wave is
-not stored: a host's rank in a release is a hash, so a host that returns, enrols or gets a label later is judged by the
-same function. Numbers only rise: a rollback is a new revision with the content of an older one.
+The release record decides: `desired`, `stable`, and the share of the hosts that may have `desired`. The wave of a host
+is not stored, but computed from a hash of release and host. So the same rule holds for a host that returns, enrols or
+gets a label later. Revision numbers only rise: a rollback is a new revision with the content of an older one.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ _NOT_THE_HOST = frozenset({CODE_TIMEOUT, CODE_JOB_FAILED, CODE_CANCELLED, CODE_N
 
 
 def rank(release: str, host: str) -> float:
-    """The place of a host in every roll-out of a release, from 0 to 1: fixed, even, the same whoever computes it."""
+    """The host's place in every roll-out of the release, from 0 to 1. It never changes, and hosts are spread evenly."""
     return int.from_bytes(hashlib.sha256(f"{release}\0{host}".encode()).digest()[:8], "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """One file of a revision: which content of the library, and where it belongs on a host."""
+    """One file of a revision: its content in the library, and its place on a host."""
 
     biz_id: int
     app_id: int
@@ -109,7 +109,7 @@ class ReleaseFile:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What the file takes on a host, with all that is below it."""
+        """The paths on a host that belong to the file, each with everything below it."""
         directory = self.target_file_dir.rstrip("/")
         names = ("current", "releases") if self.unpack else (self.file_name,)
         return tuple(f"{directory}/{name}" for name in names)
@@ -126,7 +126,7 @@ def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
 
 
 def _parts(path: str) -> list[str]:
-    """The names in a path: hosts take `/opt//app` and `/opt/./app` for one directory."""
+    """The names in a path. They are the same for `/opt//app` and `/opt/./app`, which are one directory for hosts."""
     return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
 
 
@@ -158,7 +158,7 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """Immutable. `number` rises with each revision of the release."""
+    """One version of a release's files and rules. Immutable. `number` rises with each revision of the release."""
 
     name: Annotated[str, F(shown=False)]
     number: Annotated[int, F("the number of the revision; numbers only rise")]
@@ -194,7 +194,7 @@ class Revision:
 
     @property
     def content(self) -> str:
-        """Equal for revisions that put the same on hosts in the same way."""
+        """A digest that is equal for revisions with the same files and the same rules."""
         what = {name: getattr(self, name) for name in ("activate", "hook", "alarm", "on_failure", "keep", "heal")}
         parts = [asdict(file) for file in sorted(self.files, key=lambda file: file.paths)]
         rest = [list(self.waves), asdict(self.health) if self.health else None]
@@ -206,7 +206,7 @@ class Revision:
 
     @property
     def needs(self) -> list[str]:
-        """What hosts must allow: hooks by name, and the port of the check as `:8080`."""
+        """The hooks that hosts must allow, by name, and the port of the health check, as `:8080`."""
         hooks = [name for name in (self.hook, self.health.hook if self.health else None) if name]
         if self.health is None or self.health.url is None or self.health.hook:
             return hooks
@@ -219,7 +219,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """The hosts that are named, and those that are in any of the groups and have all labels."""
+    """The hosts of a release: those that are named, and those that are in one of the groups and have all labels."""
 
     groups: Annotated[tuple[str, ...], F("hosts in any of these groups")] = ()
     labels: Annotated[Mapping[str, str], F("hosts with all of these labels")] = field(default_factory=dict)
@@ -236,7 +236,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The one record that decides. Changed by conditional writes on `version` only."""
+    """A release, as stored: it decides what each host should have. Every write is conditional on `version`."""
 
     project_id: str
     name: Annotated[str, F("the name of the release")]
@@ -282,9 +282,10 @@ class Release:
         return self.stable or self.kept
 
     def goal(self, host: str) -> int:
-        """The revision that the host should have; 0 for none. A revision that was withdrawn is nobody's goal.
+        """The revision that the host should have; 0 for none. A withdrawn revision is the goal of no host.
 
-        A host for which the answer is 0 forgets the release, so one that has a revision keeps it as its goal."""
+        A host whose goal is 0 forgets the release, so a host that has a revision keeps it as its goal.
+        """
         position = rank(self.name, host) * 100
         if position < self.share and self.desired not in self.withdrawn:
             return self.desired
@@ -309,7 +310,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host has of a release. Ordered by (life, revision): a report of an older life changes nothing."""
+    """What a host has of a release, as it reported. A report with a lower (life, revision) changes nothing."""
 
     project_id: str
     agent_id: Annotated[str, F("id of the host")]
@@ -348,7 +349,7 @@ class HostReport:
         return self.revision if self.state in (CURRENT, DRIFTED) else 0
 
     def is_news(self, known: HostReport | None) -> bool:
-        """Whether the report changes what is known. A revision that failed on a host stays failed there."""
+        """Whether the report says more than `known`. A revision that failed on a host stays failed there."""
         if known is None:
             return True
         if (self.life, self.revision) != (known.life, known.revision):
@@ -359,7 +360,7 @@ class HostReport:
         return then != known or self._is_checked_again(known)
 
     def _is_checked_again(self, known: HostReport) -> bool:
-        """Not at every report: each would be a write."""
+        """Whether the host checked its files again, at least an hour after the stored check: each costs a write."""
         if self.checked_at is None or known.checked_at is None:
             return self.checked_at != known.checked_at
         before, now = (datetime.fromisoformat(one) for one in (known.checked_at, self.checked_at))
@@ -390,9 +391,9 @@ def files_in_place(report: HostReport, revision: Revision) -> Iterator[HostFile]
 
 
 class Host(NamedTuple):
-    """A host that a release is for, as a look at the fleet and at the reports shows it.
+    """A host of a release with its state, from the fleet's record and the host's report.
 
-    `lost`: it was there when the present wave had opened, and went offline before it reached its goal."""
+    `lost`: it was online after the present wave opened, and went offline before it reached its goal."""
 
     agent_id: str
     state: str
@@ -402,7 +403,7 @@ class Host(NamedTuple):
 
 
 def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now: datetime) -> Host:
-    """What to show of a host. Reports of another life than the host's present one do not count."""
+    """The host's state in the release. A report from another life than the host's present one does not count."""
     if report is not None and agent.life and report.life != agent.life:
         report = None
     online = agent.state(now) == "online"
@@ -422,8 +423,9 @@ def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now:
 
 
 def beyond_gse(revision: Revision, targets: Selector) -> list[str]:
-    """The fields of a revision and of its targets that ask for more than GSE can do: send a file, and say how that
-    ended. Several files would not switch together."""
+    """The fields of a revision and of its targets that GSE cannot fulfil.
+
+    GSE can only send a file and tell the result. Several files would not switch together."""
     wanted = {
         "hook": revision.hook,
         "health": revision.health,
@@ -439,7 +441,7 @@ def beyond_gse(revision: Revision, targets: Selector) -> list[str]:
 
 
 def sent_host(release: Release, agent_id: str, report: HostReport | None, now: datetime) -> Host:
-    """What to show of such a host. It counts as connected unless GSE could not reach it."""
+    """The state of a host that GSE sends to. It counts as online unless GSE could not reach it."""
     revision, state = (report.revision, report.state) if report else (0, BEHIND)
     if report is not None and state == OFFLINE:
         gone = (now - datetime.fromisoformat(report.reported_at)).days >= GONE_DAYS
@@ -448,7 +450,7 @@ def sent_host(release: Release, agent_id: str, report: HostReport | None, now: d
 
 
 def is_due(report: HostReport | None, goal: int, now: float) -> bool:
-    """Whether the goal is to be sent to the host now. Numbers only rise, also of what may still be on its way."""
+    """Whether GSE is to send the goal to the host now. A lower revision than the one sent last is never sent."""
     if report is None or report.sent < goal:
         return goal > (report.revision if report else 0)
     is_there = report.revision == goal and report.state == CURRENT
@@ -456,8 +458,9 @@ def is_due(report: HostReport | None, goal: int, now: float) -> bool:
 
 
 def after_sent(report: HostReport, result: Mapping[str, Any], now: datetime) -> HostReport:
-    """The report after a look at the Task of what was sent; the same object while it runs. Only what GSE says about the
-    host itself counts against the revision, and only the third time."""
+    """The report after the result of its Task; the same object while the Task runs.
+
+    The revision has failed on the host only after the third error that GSE reports about the host itself."""
     status, code = result.get("status"), result.get("error_code")
     if status in (PENDING, RUNNING):
         return report
@@ -479,7 +482,7 @@ def after_sent(report: HostReport, result: Mapping[str, Any], now: datetime) -> 
 
 
 def counted(hosts: Iterable[Host]) -> dict[str, int]:
-    """How many hosts the release is for, and how many are in each state."""
+    """The number of hosts of the release, and how many are in each state."""
     found = dict.fromkeys(("desired", CURRENT, STAGED, HOST_FAILED, OFFLINE, DRIFTED, BEHIND, GONE), 0)
     for host in hosts:
         found["desired"] += host.state != GONE
@@ -491,18 +494,18 @@ def counted(hosts: Iterable[Host]) -> dict[str, int]:
 
 
 def next_share(revision: Revision, wave: int) -> int:
-    """Percent of the hosts in this wave and those before it. After the last wave: all."""
+    """The percentage of hosts in this wave and all earlier ones; 100 after the last wave."""
     return revision.waves[wave].percent if wave < len(revision.waves) else 100
 
 
 def wave_of(revision: Revision, host: str) -> int:
-    """The wave in which the host gets the revision, from 1; the one after the last is for all that are left."""
+    """The wave in which the host gets the revision, counted from 1. Hosts in no wave get it after the last one."""
     at = rank(revision.name, host) * 100
     return 1 + sum(wave.percent <= at for wave in revision.waves)
 
 
 def alarm_name(alarm: str) -> str:
-    """The name of an alarm that was given by name or ARN."""
+    """The alarm's name, from its name or its ARN."""
     return alarm.partition(":alarm:")[2] if alarm.startswith("arn:") else alarm
 
 
@@ -522,11 +525,11 @@ def decide(
 ) -> Release:
     """The release after a look at its hosts: it waits, opens the next wave, is converged, stopped or taken back.
 
-    Silence is no success: a wave passes when nine tenths of its connected hosts have reported, one at least, few
-    enough failed, and that has held for the soak time. Hosts that were offline before neither fail a wave nor hold it;
-    those that vanish in it may be what the revision does to hosts: they hold it for an hour, or, if not one has
-    reported, until one does. An alarm fails the
-    wave; one that has no data, or cannot be read, holds it and is named: nobody knows whether the hosts are well."""
+    A wave passes when nine tenths of its connected hosts have reported, at least one has, few enough have failed, and
+    this has held for the soak time. Hosts that were offline before the wave neither fail it nor delay it. Hosts that
+    go offline in the wave may do so because of the revision, so they delay the wave for an hour; if no host has
+    reported, until one does. An alarm fails the wave. An alarm without data, or one that cannot be read, delays the
+    wave and is the reason shown, because nobody knows whether the hosts are well."""
     desired = revision.number
     if release.paused or not release.is_rolling or release.desired != desired:
         return release
@@ -573,7 +576,8 @@ def decide(
 
 
 def refused(release: Release, revision: Revision, reason: str) -> Release:
-    """The wave failed. With nothing to go back to, or `on_failure: stop`, it stays with the hosts that have it."""
+    """The release after its wave failed: rolled back, or stopped if there is no stable revision, or with
+    `on_failure: stop`."""
     if revision.on_failure == ROLLBACK and release.stable:
         return withdrawn(release, reason)
     return replace(release, status=FAILED, reason=reason, held_since=None, withdrawn=_with_desired(release))
@@ -585,7 +589,7 @@ def _with_desired(release: Release) -> tuple[int, ...]:
 
 
 def withdrawn(release: Release, reason: str) -> Release:
-    """The release with a new revision, for everybody, that has the content of the stable one."""
+    """The release with a new revision for all hosts at once, which gets the content of an earlier one."""
     number = release.latest + 1
     return replace(
         release,
@@ -628,9 +632,9 @@ def after_put(release: Release, revision: Revision, now: float) -> Release:
 
 
 def rollback_number(release: Release, numbers: Iterable[int], to: int | None) -> int:
-    """The revision whose content a rollback brings back, of the release's `numbers`, which are in falling order.
+    """The revision whose content a rollback brings back. WrongState if there is none.
 
-    WrongState if there is none."""
+    `numbers`: the revisions of the release, newest first."""
     if to is None and release.stable and release.stable != release.desired:
         return release.stable
     for number in numbers:
@@ -642,8 +646,9 @@ def rollback_number(release: Release, numbers: Iterable[int], to: int | None) ->
 
 
 def next_look(release: Release, revision: Revision, now: float) -> int:
-    """Seconds until the next look at the hosts: soon after a change, then less and less often; in time for the end of
-    the soak time and for the activation."""
+    """Seconds until the next look at the hosts: short after a change, then longer and longer.
+
+    The next look is never later than the end of the soak time, or the activation."""
     since = now - release.wave_at
     wait = min(60, since / 10) if since < 4 * 3600 else min(SLOWEST_LOOK, since / 240)
     ends = []
@@ -656,6 +661,7 @@ def next_look(release: Release, revision: Revision, now: float) -> int:
 
 
 def goals_digest(goals: Iterable[tuple[str, int, bool]]) -> str:
-    """The goals of a host (name, revision, whether it is on hold) as a short text. It sends that of the last ones it
-    was given with its polls; if they are still the same, it has nothing to ask."""
+    """A digest of a host's goals: (release, revision, whether it is on hold).
+
+    With each poll, a host sends the digest of the goals that it knows. If it is the present one, it need not ask."""
     return digest(*(f"{name}={number}{' hold' if hold else ''}" for name, number, hold in sorted(goals)), length=16)

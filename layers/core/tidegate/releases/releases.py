@@ -1,4 +1,4 @@
-"""What callers do with releases: put a revision, look, go back, pause, resume, activate, delete."""
+"""What callers do with releases: put a revision, read, roll back, pause, resume, activate, delete."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def put(
 ) -> tuple[Release, bool]:
     """Makes this the desired revision. Returns the release, and whether the revision is new.
 
-    The same content again changes nothing but the targets. `order` has the revision's other fields; its number and
-    files are not used. `keeps`: whether the caller named how many revisions hosts keep."""
+    If the content is that of the present revision, only the targets change. `order`: the other fields of the revision;
+    its number and files are ignored. `keeps`: whether the caller said how many revisions hosts keep."""
     for file in files:
         require_admin(file.target_file_dir, is_admin)
     if order.alarm:
@@ -142,7 +142,7 @@ def _require_alarm(r: Releases, project_id: str, name: str) -> None:
 
 
 def _require_gse(r: Releases, project_id: str, revision: Revision, targets: Selector, keeps: bool) -> None:
-    """Invalid names what GSE cannot do, TargetNotGranted what the project may not."""
+    """Checks that GSE can do this, and that the project may. Invalid or TargetNotGranted names what is wrong."""
     if lacks := beyond_gse(revision, targets) + ["keep"] * keeps:
         why = "is not possible with GSE, which only sends a file to named hosts and says how that ended"
         errors = [FieldError(loc=["body", *name.split(".")], msg=why) for name in lacks]
@@ -157,7 +157,7 @@ def _require_agents(r: Releases, what: str) -> None:
 
 
 def _watched(r: Releases, before: Release, after: Release, line: AuditLine) -> Release:
-    """Stores a change, and starts an execution that tells the hosts of it. The one before it ends by itself."""
+    """Stores a change, and starts an execution that tells the hosts. The execution before it ends by itself."""
     after = replace(after, generation=before.generation + 1, updated_at=iso(r.clock()))
     due_at = None if after.paused else r.clock().timestamp()
     saved = r.store.save(before, after, line=line, due_at=due_at)
@@ -173,7 +173,7 @@ def _is_same(r: Releases, release: Release, wanted: Revision) -> bool:
 
 
 def _file(r: Releases, project_id: str, order: FileOrder, at: int) -> ReleaseFile:
-    """The content that the caller means. FileNotFound if the library does not have it."""
+    """The file that the caller ordered. FileNotFound if the library does not have its content."""
     if order.file_id:
         file = r.files.require(project_id, order.file_id)
         if file.state != READY or not file.signature:
@@ -214,7 +214,7 @@ def _require_small(revision: Revision, targets: Selector) -> None:
 
 
 def _require_free_paths(r: Releases, release: Release, revision: Revision) -> None:
-    """PathTaken if another release has a file at one of these paths on a host that both are for."""
+    """PathTaken if another release has one of these paths, and a host belongs to both releases."""
     others = [other for other in r.store.all(release.project_id) if other.name != release.name]
     rivals = [(other, path) for other in others if (path := overlap(revision.paths, paths_of(r, other)))]
     if not rivals:
@@ -228,7 +228,9 @@ def _require_free_paths(r: Releases, release: Release, revision: Revision) -> No
 
 
 def _require_allowed(r: Releases, release: Release, revision: Revision) -> None:
-    """HookNotAllowed names connected hosts that would refuse the revision. Others say so when they have it."""
+    """Checks that connected hosts allow the revision's hooks and ports. HookNotAllowed names those that do not.
+
+    Hosts that are offline report it when they get the revision."""
     now, wanted = r.clock(), revision.needs
     if not wanted:
         return
@@ -258,7 +260,7 @@ def show(r: Releases, project_id: str, name: str) -> tuple[Release, Revision, di
 def hosts(
     r: Releases, project_id: str, name: str, state: str | None, limit: int, cursor: str | None
 ) -> Listed[HostLine]:
-    """The hosts of a release with what they have and their goal, in the order of their ids."""
+    """A page of the release's hosts with their reports and goals, sorted by host id."""
     release = r.store.require(project_id, name)
     after = str(decode_cursor(cursor).get("after", {}).get("S", "")) if cursor else ""
     if cursor and not after:
@@ -272,12 +274,13 @@ def hosts(
 
 
 def drift(r: Releases, project_id: str, name: str, limit: int, cursor: str | None) -> Listed[HostLine]:
+    """The hosts on which a file of the release was changed."""
     _require_agents(r, "drift")
     return hosts(r, project_id, name, DRIFTED, limit, cursor)
 
 
 def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: str | None) -> Listed[HostFile]:
-    """The files that releases have put on a host, by release and path, as the host itself reported them."""
+    """A page of the files that releases have put on a host, by release and path, from the host's reports."""
     _require_agents(r, "what is on a host")
     agent = r.distribution.fleet.require(project_id, agent_id)
     position = decode_cursor(cursor) if cursor else {}
@@ -305,7 +308,7 @@ def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: s
 
 
 def user_of(r: Releases, project_id: str, signature: str) -> str | None:
-    """The release whose desired or former revision has this content: hosts may still need it."""
+    """A release that still needs this content, in its desired or former revision; None if there is none."""
     for release in r.store.all(project_id):
         for number in {release.desired, release.former} - {0}:
             files = r.store.revision(project_id, release.name, number).files
@@ -318,9 +321,9 @@ def user_of(r: Releases, project_id: str, signature: str) -> str | None:
 
 
 def roll_back(r: Releases, project_id: str, name: str, to: int | None, who: str, reason: str = "") -> Release:
-    """A new revision with the content of the stable one, or of `to`, for all hosts at once.
+    """Stores a new revision with the content of the stable one, or of `to`, for all hosts at once.
 
-    A wave that opens meanwhile does not stop it; another revision does."""
+    Succeeds also if a wave opens meanwhile; Conflict if another revision is put meanwhile."""
     before = r.store.require(project_id, name)
     number = rollback_number(before, r.store.revision_numbers(project_id, name), to)
     why = reason or f"taken back to the content of revision {number}"
@@ -341,13 +344,14 @@ def _taken_back(r: Releases, before: Release, number: int, why: str, who: str) -
 
 
 def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
-    """Hosts take and activate nothing new until `resume`."""
+    """Pauses the roll-out: until `resume`, hosts are sent nothing and activate nothing."""
     return _change(r, r.store.require(project_id, name), who, "release.pause", paused=True)
 
 
 def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
-    """Goes on after a pause, or, because somebody asks for it, with a revision that failed: hosts on which it has
-    failed by now no longer count against it."""
+    """Continues a paused roll-out, or one that failed.
+
+    Hosts on which a failed revision has failed so far no longer count against it."""
     before = r.store.require(project_id, name)
     if before.status == FAILED:
         left = tuple(number for number in before.withdrawn if number != before.desired)
@@ -371,7 +375,7 @@ def activate(r: Releases, project_id: str, name: str, who: str) -> Release:
 
 
 def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, who: str) -> Release:
-    """Records the caller's own verdict: the present wave fails, or passes without waiting for its soak time."""
+    """Applies the caller's verdict: the present wave fails, or passes without waiting for its soak time."""
     before = r.store.require(project_id, name)
     if not before.is_rolling:
         raise WrongState(f"the release {name} is {before.shown_status}: no wave waits for a verdict")
@@ -394,7 +398,7 @@ def remove(r: Releases, project_id: str, name: str, who: str) -> None:
 
 
 def _change(r: Releases, before: Release, who: str, action: str, **sets: Any) -> Release:
-    """Conflict if the release is no longer as the caller's step has seen it: it may have another revision now."""
+    """Stores these fields. Conflict if the release has changed since `before` was read, perhaps to another revision."""
     after = replace(before, **sets)
     states = (before.shown_status, after.shown_status)
     line = act(before.project_id, before.name, r.clock(), who, action, f"revision {before.desired}", states=states)

@@ -1,7 +1,7 @@
-"""How a revision gets to its hosts: they are told, ask for their goal, get what they miss, and report.
+"""How a revision gets to its hosts: they are told to ask, get their goals and the files that they lack, and report.
 
-A push says nothing but "ask": the host's question is answered from a consistent read, so that a withdrawn revision
-does not come back. The steps may run twice, late, or die anywhere: the release record is the state."""
+The message to a host says only "ask". The answer comes from a consistent read, so that a withdrawn revision does not
+come back. Each step may run twice or late, or die: all state is in the release record."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ Reports = Mapping[str, HostReport]
 
 
 def hosts_of(r: Releases, release: Release, sent: Reports | None = None) -> list[Host]:
-    """Every host that the release is for, as its own last report shows it. `sent`: the reports of GSE's hosts."""
+    """All hosts of the release with their states, from their last reports. `sent`: the reports of GSE's hosts."""
     now = r.clock()
     if not r.distribution.uses_agents:
         known = sent if sent is not None else _sent_reports(r, release)
@@ -115,7 +115,7 @@ def hosts_of(r: Releases, release: Release, sent: Reports | None = None) -> list
 def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None, waited: float | None = None) -> None:
     """Tells connected hosts that have not reached their goal to ask for it. Never raises: later looks repeat it.
 
-    `waited`: how long ago they were looked at, if they were told then or before."""
+    `waited`: seconds since the look before; None if hosts have not been told of this change yet."""
     if release.paused or not r.distribution.uses_agents:
         return
     found = hosts_of(r, release) if hosts is None else hosts
@@ -142,9 +142,9 @@ def tell_host(r: Releases, project_id: str, agent_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a host should have. `hold`: it stages the files and does not put them in place yet.
+    """The revision that a host should have. `hold`: the host only stages the files for now.
 
-    `sending`: the contents that are on their way to it now, by signature."""
+    `sending`: the signatures of contents that are being sent to the host."""
 
     revision: Revision
     hold: bool
@@ -152,7 +152,7 @@ class Goal:
 
 
 def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | None) -> bool:
-    """Whether a host's goals are others than those that it was given last. From a list that may be some seconds old."""
+    """Whether the host's goals have changed since it was `told` them. Compares with a list up to ten seconds old."""
     if agent is None or told is None or not r.distribution.uses_agents:
         return False
     # A list from before a put would let each host ask once more that has asked since: it is read again.
@@ -161,7 +161,7 @@ def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | 
 
 
 def _recent(r: Releases, project_id: str, seconds: float = _REMEMBERED_SECONDS) -> list[Release]:
-    """The project's releases of so many seconds ago at most."""
+    """The project's releases, from a list that is at most `seconds` old."""
     now = r.clock().timestamp()
     read_at, releases = r.remembered.get(project_id, (0.0, []))
     if now - read_at >= seconds:
@@ -173,7 +173,7 @@ def _recent(r: Releases, project_id: str, seconds: float = _REMEMBERED_SECONDS) 
 
 
 def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collection[str]) -> None:
-    """PathTaken if a release has this path on one of the hosts, as far as it is known here: hosts refuse it too."""
+    """PathTaken if a release owns this path on one of the hosts. Checks a recent list; hosts refuse the path, too."""
     rivals = [release for release in _recent(r, project_id) if overlap([path], paths_of(r, release))]
     if not rivals:
         return
@@ -192,7 +192,7 @@ def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collec
 
 
 def paths_of(r: Releases, release: Release) -> tuple[str, ...]:
-    """The paths that hosts have from the release: while a roll-out goes on, some have those of the former revision."""
+    """The paths that the release may have on hosts: during a roll-out also those of the former revision."""
     if release.former in (0, release.desired):
         return release.paths
     try:
@@ -211,9 +211,9 @@ def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str
 def ask(
     r: Releases, project_id: str, agent: FleetAgent, reports: Sequence[HostReport], has: Collection[str]
 ) -> list[Goal]:
-    """Stores the host's reports and returns its goals. What it misses of them is sent to it by the window's Jobs.
+    """Stores the host's reports and returns its goals. Starts sending the files that the host lacks.
 
-    `has`: the contents that the host has, or that were sent to it a moment ago, by signature."""
+    `has`: signatures of contents that the host has, or that were sent to it a moment ago."""
     if not r.distribution.uses_agents:
         return []
     known = r.store.reports_of_host(project_id, agent.agent_id)
@@ -249,7 +249,9 @@ def ask(
 def _send_missing(
     r: Releases, project_id: str, agent: FleetAgent, revision: Revision, has: Collection[str]
 ) -> tuple[str, ...]:
-    """Hosts that ask in the same seconds share a window's Job, and so a swarm. Returns what was sent."""
+    """Submits the files that the host lacks, and returns their signatures.
+
+    Hosts that ask within one window share a Job, and so a swarm."""
     sent: list[str] = []
     missing = [file for file in revision.files if file.signature not in has]
     if not missing or not _may_be_sent(r, project_id, agent.agent_id, revision):
@@ -268,7 +270,7 @@ def _send_missing(
 
 
 def _may_be_sent(r: Releases, project_id: str, agent_id: str, revision: Revision) -> bool:
-    """False for a host that has asked for what it lacks of a revision too often, as far as this function knows."""
+    """Whether the host may be sent files of this revision again. False if it asked too often in this process."""
     now, place = r.clock().timestamp(), (project_id, agent_id, revision.name, revision.number)
     if place not in r.asked:
         if len(r.asked) >= _REMEMBERED_HOSTS:
@@ -290,7 +292,7 @@ def _sent_reports(r: Releases, release: Release) -> dict[str, HostReport]:
 
 
 def _take_results(r: Releases, release: Release) -> dict[str, HostReport]:
-    """The reports of the hosts, after the results of what was sent to them were stored."""
+    """The hosts' reports, after the results of their transfers were stored."""
     known = _sent_reports(r, release)
     tasks = {report.task: report for report in known.values() if report.task}
     results = r.distribution.lookup.tasks_by_id(release.project_id, list(tasks)) if tasks else {}
@@ -302,10 +304,10 @@ def _take_results(r: Releases, release: Release) -> dict[str, HostReport]:
 
 
 def _send_by_gse(r: Releases, release: Release, known: Reports) -> None:
-    """Sends their goals to the hosts that need them: those of one look share the window's Job.
+    """Has GSE send each host its goal, if the host needs it. The hosts of one look share a Job.
 
-    A crash before the reports are stored sends the same content to the same hosts again, which is harmless. A look that
-    comes late, with the goal of an older revision, is stopped by its sequence when its transfer is to begin."""
+    After a crash before the reports are stored, the same content is sent again, which is harmless. If a late look sends
+    an older revision, its sequence stops the transfer before it begins."""
     if release.paused:
         return
     now = r.clock()
@@ -324,7 +326,8 @@ def _send_by_gse(r: Releases, release: Release, known: Reports) -> None:
 
 
 def _adopts(r: Releases, report: HostReport | None, revision: Revision) -> bool:
-    """A host that was sent nothing since the revision that this one brings back has its content already."""
+    """Whether the host has the content of this revision already: it has the one that this rollback brings back, and was
+    sent nothing since. Then stores that it has this revision."""
     if report is None or report.state != CURRENT or not report.sent == report.revision == revision.rollback_to:
         return False
     return r.store.report(
@@ -366,7 +369,7 @@ def _next_try(release: Release, known: Reports, now: float) -> int:
 
 
 def start_watch(r: Releases, release: Release) -> None:
-    """Starts the execution that looks at the hosts until the revision is converged or taken back."""
+    """Starts the execution that watches the hosts until the revision has converged or is taken back."""
     data = {"project_id": release.project_id, "name": release.name, "step": _step("wait", 0, 0, release)}
     try:
         r.distribution.machines.start(r.machine_arn, _execution(r, release), data)
@@ -388,8 +391,10 @@ def _step(state: str, wait: int, looks: int, release: Release) -> dict[str, Any]
 def look(
     r: Releases, project_id: str, name: str, number: int, generation: int, looks: int, waited: int
 ) -> dict[str, Any]:
-    """One look at the hosts of a roll-out. `state`: wait, or done, if the release needs no more looks of this
-    execution. It goes on with the revision that takes this one back. `waited`: seconds since the look before."""
+    """Looks once at the hosts of a roll-out, and stores and does what follows from their state.
+
+    Returns the step's result: its `state` is "done" if this execution need not look again, else "wait". After a
+    rollback, the execution goes on with the new revision. `waited`: seconds since the look before."""
     release = known = r.store.get(project_id, name)
     if release is None or known is None or (release.desired, release.generation) != (number, generation):
         return {"state": "done", "wait": 0, "looks": 0, "revision": number, "generation": generation}
@@ -436,8 +441,9 @@ def look(
 
 
 def _paid(r: Releases, release: Release, wait: int, units_read: float) -> int:
-    """Counts a look; seconds until the next one. A roll-out whose project has no runner-hours left is still watched,
-    but seldom: a wave that fails must be taken back."""
+    """Charges a look to the project's runner-hours, and returns the seconds until the next look.
+
+    Without runner-hours left, a roll-out is watched seldom, but still watched: a failed wave must be taken back."""
     stored = len(json.dumps(item_of(release)))
     seconds = math.ceil(RUNNER_SECONDS + stored / RUNNER_BYTES + units_read / READ_UNITS)
     left = r.runner_time.spend(release.project_id, seconds)
@@ -445,7 +451,7 @@ def _paid(r: Releases, release: Release, wait: int, units_read: float) -> int:
 
 
 def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
-    """What the revision's alarm says, if it has one and a wave waits for it."""
+    """The state of the revision's alarm; QUIET if it has none or no wave is being rolled out."""
     if revision.alarm is None or release.paused or not release.is_rolling:
         return QUIET
     name = alarm_name(revision.alarm)
@@ -465,7 +471,7 @@ def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
 
 
 def _words_of_a_host(r: Releases, release: Release, hosts: Sequence[Host]) -> str:
-    """What one of the hosts said that failed: it reports on the next revision soon, which replaces its words."""
+    """The reason and last output line from one of the failed hosts, as text; its next report will replace them."""
     failed = [one.agent_id for one in hosts if (one.revision, one.state) == (release.desired, HOST_FAILED)][:1]
     for report in r.store.whole_reports(release.project_id, release.name, failed).values():
         output = str((report.health or report.hook or {}).get("output", "")).strip().splitlines()
@@ -474,7 +480,7 @@ def _words_of_a_host(r: Releases, release: Release, hosts: Sequence[Host]) -> st
 
 
 def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Release:
-    """The release with its revision opened, if the time of its activation has come."""
+    """The release, with its revision opened for activation if the time for that has come."""
     if release.opened >= release.desired or revision.activate in ("now", "manual"):
         return release
     if datetime.fromisoformat(revision.activate) > now:
@@ -483,9 +489,9 @@ def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Rele
 
 
 def _is_over(release: Release, hosts: Sequence[Host], now: datetime, sent: Reports | None) -> bool:
-    """Whether nobody needs to be told any more: connected hosts have reached their goal, or were told for an hour.
+    """Whether the roll-out needs no more looks: all connected hosts have their goal, or were told for an hour.
 
-    Hosts of GSE do not ask when they return: those that have not reached it are tried until they count as gone."""
+    GSE's hosts do not ask when they return, so they are tried until they have their goal or count as gone."""
     if release.paused:
         return True
     if release.is_rolling:
@@ -500,7 +506,7 @@ def _is_over(release: Release, hosts: Sequence[Host], now: datetime, sent: Repor
 
 
 def _take_back(r: Releases, release: Release, reason: str) -> Release:
-    """The release with a revision of the stable content; as it is, if somebody changed it meanwhile."""
+    """The release after a rollback to the stable content; unchanged if another call changed it meanwhile."""
     try:
         return take_back(r, release, release.stable, reason, SYSTEM)
     except Conflict:
@@ -530,7 +536,7 @@ def take_back(r: Releases, before: Release, number: int, why: str, who: str) -> 
 
 
 def next_sequence(before: Release, now: datetime) -> int:
-    """In milliseconds, as those of Jobs, with which it is compared; above the last one, even if clocks differ."""
+    """The sequence of the next revision: the time in milliseconds, as for Jobs, but always above the last one."""
     return max(int(now.timestamp() * 1000), before.sequence + 1)
 
 

@@ -39,7 +39,7 @@ class ReleaseStore:
         return found
 
     def all(self, project_id: str) -> list[Release]:
-        """Every release of the project, read consistently: a stale goal would bring a withdrawn revision back."""
+        """All releases of the project, from a consistent read: a stale goal would bring a withdrawn revision back."""
         found = self._table.query_all(keys.releases(project_id), consistent=True)
         return [record_from(Release, item) for item in found]
 
@@ -57,10 +57,10 @@ class ReleaseStore:
         line: AuditLine | None = None,
         notice: Notice | None = None,
     ) -> Release:
-        """Stores the release, if it is as it was read, with its new revision. Conflict if another was first.
+        """Stores the changed release and its new revision. Conflict if the release has changed since it was read.
 
-        `due_at`: when compensation must look whether the roll-out is still watched. Other counts are no change: the
-        watcher, which looks every few seconds, must not let a caller's step fail."""
+        `due_at`: when compensation checks that the roll-out is still watched. A write that changes only `counts` keeps
+        the version, so that the watcher, which writes every few seconds, does not make a caller's change fail."""
         is_same = replace(after, counts=before.counts) == before
         saved = replace(after, version=before.version + (not is_same))
         item = keys.release(saved.project_id, saved.name) | item_of(saved) | {"targets": saved.targets.as_data()}
@@ -112,7 +112,7 @@ class ReleaseStore:
         return {item["name"]: record_from(HostReport, item) for item in found}
 
     def reports(self, project_id: str, name: str) -> Iterator[HostReport]:
-        """The hosts' reports on a release, from an index, without texts."""
+        """The hosts' reports on a release, from an index, without reasons and other texts."""
         pk = keys.release_hosts(project_id, name)
         for item in self._table.query_all(pk, index="gsi1", project=_REPORT):
             yield record_from(HostReport, item)
@@ -123,8 +123,9 @@ class ReleaseStore:
         return {item["agent_id"]: record_from(HostReport, item) for item in found}
 
     def report(self, report: HostReport) -> bool:
-        """Stores a report. False if one of a later life or revision is stored, or, as it may have been on its way for
-        long, one of a later state. With GSE, a transfer that failed is tried again."""
+        """Stores a report. False if the stored one has a later life or revision, or a later state of this revision.
+
+        With GSE (`sent`), any report on the revision that was sent last replaces the stored one."""
         key = keys.host_release(report.project_id, report.agent_id, report.name)
         listing = {"gsi1pk": keys.release_hosts(report.project_id, report.name), "gsi1sk": report.agent_id}
         newer = "#life < :life OR (#life = :life AND #revision < :revision)"
@@ -143,12 +144,12 @@ class ReleaseStore:
         self._table.batch_delete(keys.host_release(project_id, agent_id, name) for name in names)
 
     def last_number(self, project_id: str, name: str) -> int:
-        """The highest number of a deleted release with this name, or 0. Hosts that were offline still have it."""
+        """The highest revision number of a deleted release with this name, or 0. Hosts may still have that revision."""
         item = self._table.get(keys.last_revision(project_id, name), consistent=True)
         return int(item["number"]) if item else 0
 
     def remove(self, release: Release, line: AuditLine, now: float) -> None:
-        """Deletes the release, then its revisions and reports, which nothing leads to after a crash in between."""
+        """Deletes the release, then its revisions and reports. After a crash in between, nothing refers to these."""
         key, last = keys.release(release.project_id, release.name), keys.last_revision(release.project_id, release.name)
         gone = delete(key, "#version = :version", version=release.version)
         number = put(last | {"number": release.latest, "expires_at": int(now) + _NUMBER_KEPT_SECONDS})
