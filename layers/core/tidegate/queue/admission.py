@@ -40,15 +40,15 @@ logger = Logger(service="tidegate", child=True)
 # --- wait reasons
 # Stores on waiting requests why they wait.
 
-# One run of admission writes the reason to this many requests. Those further back get theirs as they move up.
+# One run of admission writes the reason to this many requests. The others get their reasons as they move up.
 _REASONS_PER_RUN = 25
 _FEW, _THREADS = 4, 8
 
 
 def _write_reasons(queue: Queue, turns: Turns) -> int:
-    """Writes the reasons of the first waiting requests. Returns how many wait for something other than back-off.
+    """Writes why the first waiting requests wait. Returns how many requests wait for something other than back-off.
 
-    Also schedules the run of admission that may give the next extra slot.
+    Also schedules the run of admission that may admit one request beyond the capacity.
     """
     backing_off = 0
     reasons: list[tuple[WaitingPlace, str]] = []
@@ -84,7 +84,7 @@ def _write_reason(queue: Queue, place: WaitingPlace, reason: str) -> None:
 
 
 def queue_up(queue: Queue, request: Request, reason: str) -> None:
-    """Moves a request from pending to queued: admission has seen it, and it waits for `reason`."""
+    """Moves a request from pending to queued, which says that admission has seen it, with the reason why it waits."""
     now = queue.clock()
     queued = moved(request, "wait", last_wait_reason=reason)
     line = audit_line(request, queued, "wait", SYSTEM, reason, now)
@@ -109,13 +109,13 @@ _CHANNEL_DUE_SECONDS = 60
 _START_THREADS = 16
 # The next requests are read in one call of BatchGetItem, which returns at most 100 items.
 _READ_AHEAD = 100
-# After this time the rest is left to another run. A function that reaches its time-out is killed, and its message then
-# blocks the channel's FIFO group until it is visible again.
+# After this time, another run continues. A function that reaches its time-out is killed, and its message then blocks
+# the channel's FIFO group until it is visible again.
 _RUN_SECONDS = 4.0
 
 
 def admit_each(queue: Queue, channel_names: Collection[str]) -> list[str]:
-    """Runs the admission of these channels, side by side. Returns those that failed."""
+    """Runs the admission of these channels in parallel. Returns the names of those that failed."""
     if len(channel_names) == 1:
         return [name for name in channel_names if not _try_run(queue, name)]
     with ThreadPoolExecutor(len(channel_names), thread_name_prefix="channel") as pool:
@@ -154,7 +154,7 @@ def admit(queue: Queue, channel_name: str) -> int:
 
 
 def _admit_all(queue: Queue, turns: Turns, ends_at: float) -> bool:
-    """Returns False if time ran out before all requests that have room were admitted."""
+    """Admits all requests that have room. False if the time ran out before."""
     started: list[Future[None]] = []
     ahead: dict[tuple[str, str], Request] = {}
     in_time = True
@@ -218,7 +218,7 @@ def _admit_one(queue: Queue, place: WaitingPlace, turns: Turns) -> None:
 
 
 def no_room(queue: Queue, channel_name: str, project_id: str) -> str | None:
-    """Why the project's next request would have to wait, even as the only one; None if there is room for it."""
+    """Why the project's next request would have to wait, even if no other request waits; None if it would not."""
     channel = queue.channel_store.get(channel_name)
     if channel is None:
         return None
@@ -258,8 +258,7 @@ def _turns(queue: Queue, name: str, ends_at: float = math.inf) -> Turns:
 def _lane(queue: Queue, project_id: str, turns: Turns, ends_at: float) -> Iterator[WaitingPlace]:
     """A project's places, in the order of admission. Reads once per page which mutexes are held.
 
-    Reads no further page after `ends_at`: a project with very many blocked requests must not use up the time in
-    which others are admitted.
+    Reads no page after `ends_at`: a project with very many blocked requests must not use up the time of the others.
     """
     checked: set[str] = set()
     for page in queue.channel_store.waiting(turns.channel.name, project_id):
@@ -277,7 +276,7 @@ def _lane(queue: Queue, project_id: str, turns: Turns, ends_at: float) -> Iterat
 
 
 def _try_to_admit(queue: Queue, place: WaitingPlace, turns: Turns) -> str | None:
-    """Returns why the request must wait; None if it was admitted or does not wait any more."""
+    """Admits the request if it can. Returns why it must wait; None if it was admitted or no longer waits."""
     request = queue.store.get(place.project_id, place.request_id)
     if request is None:
         queue.channel_store.drop_place(place)
@@ -313,13 +312,13 @@ def _move(queue: Queue, request: Request, turn: Turn) -> AdmissionMove:
 
 
 def _wait_reason(queue: Queue, refused: Refused, place: WaitingPlace, turns: Turns) -> str | None:
-    """Updates `turns` with what the refused transaction showed."""
+    """Why the request must wait, from the refused transaction. Updates `turns` with what that showed."""
     if transaction.CHANNEL in refused.parts:
         turns.channel = queue.channel_store.ensure(turns.channel.name, 1)
         return turns.reason or CAPACITY
     if transaction.STANDING in refused.parts:
         standing = queue.channel_store.standing(place.channel, place.project_id)
-        # At least the ceiling that refused it: with a stale count the same slot would be offered again and again.
+        # At least the ceiling that refused it: with a stale, lower count, the same slot would be tried without end.
         held = max(standing.running, turns.turn(place).ceiling)
         turns.standings[place.project_id] = replace(standing, running=held)
         return SHARE
@@ -327,13 +326,13 @@ def _wait_reason(queue: Queue, refused: Refused, place: WaitingPlace, turns: Tur
         turns.mark_mutex_held(place)
         return MUTEX
     if transaction.SLOT in refused.parts:
-        # An earlier attempt left its slot behind: the recount of the channel removes it.
+        # An earlier attempt did not release its slot: the recount of the channel will.
         return CAPACITY
     return None
 
 
 def start(queue: Queue, admitted: Request) -> None:
-    """Starts the request's state machine. A second start has no effect: the name is the request and attempt."""
+    """Starts the request's state machine. A second start has no effect, because it has the same execution name."""
     try:
         queue.runner.start(admitted)
     except DomainError:

@@ -1,4 +1,4 @@
-"""Control of requests and channels by callers and operators, and recovery of what was lost."""
+"""Control of requests and channels by callers and operators, and recovery from lost messages and machines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tidegate.records import F
 
 logger = Logger(service="tidegate", child=True)
 _TRIES = 5
-# These put a request into the queue that did not wait there, as a new one does.
+# Actions after which the request waits in the queue and counts towards the quota, as a new one does.
 _QUEUES = ("resume", "retry")
 
 
@@ -63,12 +63,12 @@ class BulkOutcome:
 
 
 def cancel(queue: Queue, project_id: str, request_id: str, who: str, why: str = "asked to") -> Request:
-    """A waiting request will never run. A running one loses its lease at once, and its state machine is stopped."""
+    """Cancels a request. A running one loses its lease at once, and its state machine is stopped."""
     return _act(queue, project_id, request_id, "cancel", who, why)
 
 
 def pause(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """A running request is stopped and releases its slot. Resumed, it starts again from `pending`."""
+    """Pauses a request. A running one is stopped and releases its slot; after `resume` it starts again."""
     return _act(queue, project_id, request_id, "pause", who, "asked to", last_wait_reason=None, not_before=None)
 
 
@@ -84,7 +84,7 @@ def retry(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
 
 
 def retry_now(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Ends the back-off of a request. WrongState if it does not wait for the end of one."""
+    """Ends the back-off of a request, so that it may run at once. WrongState if it is not in back-off."""
     if queue.get(project_id, request_id).not_before is None:
         raise WrongState("the request is not in back-off: it has nothing to wait for but its turn")
     return _act(queue, project_id, request_id, "retry_now", who, "asked to", not_before=None, last_wait_reason=None)
@@ -152,10 +152,10 @@ def act_on_many(
     priority: int | None = None,
     who: str,
 ) -> BulkOutcome:
-    """Acts on one page of those that match. To act on all, call it with `next_cursor` until that is None."""
+    """Acts on one page of the requests that match `wanted`. To act on all, go on with `next_cursor` until it is None."""
     page = queue.store.list(project_id, limit, cursor, **wanted)
     allowed = TRANSITIONS[action.replace("-", "_")][0]
-    # Those that were never tried wait for the time that they were ordered for, not for a retry.
+    # Requests that were never tried wait for the time that the caller gave, not for a retry.
     tried = 1 if action == "retry-now" else 0
     candidates = [request for request in page.items if request.status in allowed and request.attempt >= tried]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -176,7 +176,7 @@ def _try(queue: Queue, request: Request, action: str, priority: int | None, who:
 
 
 def _stop(queue: Queue, request: Request, why: str) -> None:
-    """Only logs a failure: the worker stops at its next heartbeat, because its attempt is not the current one."""
+    """Stops the request's machine. Only logs a failure, because the worker stops at its next heartbeat in any case."""
     try:
         queue.runner.stop(request, why)
     except DomainError:
@@ -194,7 +194,7 @@ class ChannelStats:
 
 
 class Channels:
-    """Channels for operators: capacity, pause and resume, and how many requests wait for how long."""
+    """Channels for operators: capacity, pause and resume, and how many requests wait, and how long."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -202,7 +202,7 @@ class Channels:
         self._known: set[str] = set(queue.capacities)
 
     def all(self) -> list[Channel]:
-        """Channels that were used or set, and those of the configuration, by name."""
+        """All channels by name: those that were used or changed, and those of the configuration."""
         stored = {channel.name: channel for channel in self._store.all()}
         configured = {name: Channel(name, capacity) for name, capacity in self._queue.capacities.items()}
         return [found for _, found in sorted({**configured, **stored}.items())]
@@ -225,7 +225,7 @@ class Channels:
             raise _unknown(name, "channel")
 
     def set_capacities(self, capacities: Mapping[str, int], who: str = SYSTEM) -> list[Channel]:
-        """Acts at once: with more capacity, requests are admitted now; with less, running ones finish first.
+        """Sets capacities. A higher one admits requests at once; with a lower one, running requests finish first.
 
         A new name creates a channel.
         """
@@ -258,13 +258,13 @@ def _unknown(name: str, field: str) -> Invalid:
 
 
 # --- recovery
-# Recovers overdue requests and channels: lost messages, lost state machines, time-outs, leaked slots.
-#
-# Handlers of compensation. Each may run any number of times for the same record.
+# Compensation calls these for overdue requests and channels: messages or state machines were lost, a request ran too
+# long, slots leaked. Each may run any number of times for the same record.
 
 
 def recover_request(queue: Queue, project_id: str, request_id: str) -> bool | str:
-    """Returns True if the request was recovered, False if nothing was wrong, LANE_CLOSED if its channel is full."""
+    """Restarts, queues or ends an overdue request. True if it did, False if nothing was wrong; LANE_CLOSED if its
+    channel is full."""
     request = queue.store.get(project_id, request_id)
     if request is None or request.status not in (PENDING, RUNNING):
         return False
@@ -309,8 +309,8 @@ def _recover_running(queue: Queue, request: Request) -> bool:
 
 
 def _replace_silent(queue: Queue, request: Request, now: float) -> None:
-    """For a request whose function hangs: ends the attempt, so that the function may not write if it wakes, and queues
-    the next one at once. Its machine is stopped afterwards: it would wait for the function for a quarter of an hour."""
+    """Ends the attempt of a request whose function hangs, so that the function can no longer write, and queues the next
+    attempt at once. Then stops the machine, which would wait for the function for a quarter of an hour."""
     silent = request.silent(now)
     seconds = round(now - min(request.beats[worker] for worker in silent))
     error = WorkerLost(f"the function that ran this attempt sent no heartbeat for {seconds} s, and was replaced")
@@ -326,7 +326,7 @@ def _finish(queue: Queue, request: Request, error: DomainError) -> None:
 
 
 def recover_channel(queue: Queue, name: str) -> bool:
-    """For a channel with waiting requests: corrects its counts and triggers admission."""
+    """Corrects the counts of a channel with waiting requests, and triggers admission."""
     _move_shared_places(queue, name)
     repair_counts(queue, name)
     queue.channel_store.set_due(name, queue.clock().timestamp() + SILENCE_SECONDS)

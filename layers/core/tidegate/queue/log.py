@@ -21,7 +21,7 @@ from tidegate.records import F, record_from
 
 logger = Logger(service="tidegate", child=True)
 
-# As long as failed requests.
+# As long as failed requests are kept.
 _KEPT = timedelta(days=30)
 _numbers = itertools.count()
 _LONGEST_STACK = 20_000
@@ -62,7 +62,7 @@ class RequestLog:
         since: datetime | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Adds a line. Only logs a failure, because work must not fail if a line cannot be written."""
+        """Adds a line. If that fails, only logs it: work must not fail because a line cannot be written."""
         now = self._clock()
         code = error.code if isinstance(error, DomainError) else type(error).__name__ if error else None
         stack = "".join(traceback.format_exception(error))[-_LONGEST_STACK:] if error else None
@@ -83,7 +83,7 @@ class RequestLog:
 
 
 def _item(line: RequestLogLine) -> dict[str, Any]:
-    """The seconds are stored as text, because DynamoDB's numbers are not floats."""
+    """The attributes of a line. Its seconds are stored as text, because DynamoDB's numbers are not floats."""
     fields = {name: value for name, value in asdict(line).items() if value not in (None, "")}
     return fields | ({"seconds": repr(line.seconds)} if line.seconds is not None else {})
 

@@ -1,4 +1,4 @@
-"""The nouns of the queue: requests, their states and policies, channels, places, turns and statistics. Pure."""
+"""The records and rules of the queue: requests, their states and policies, channels, turns and statistics. Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
     "prioritize": (WAITING | {PAUSED}, None),
 }
 
-# A function that works on a request sends a heartbeat every ten seconds at least. Compensation looks at a request
-# whose last heartbeat is this old, half a minute after that, and replaces the function if there was none meanwhile.
+# A function that works on a request sends a heartbeat at least every ten seconds. Compensation checks a request whose
+# oldest heartbeat is LOOK_SECONDS old, and replaces the function if it is SILENT_SECONDS old.
 LOOK_SECONDS, SILENT_SECONDS = 25, 50
 
 # Why a request waits.
@@ -79,10 +79,10 @@ class Request:
     version: int = 0
     timeout: int = 0
     subscription_id: Annotated[str | None, F("id of the subscription")] = None
-    # How many slots it needs: a batch, one for each runner. And how many it took when it was last admitted.
+    # How many slots it needs (a batch: one for each runner), and how many it got when it was last admitted.
     slots: int = 1
     slots_held: int = 1
-    # The number of its mutex within the subscription, which runs as many requests at once as it has lanes.
+    # Which mutex of its subscription it needs. A subscription runs one request at once in each of its lanes.
     lane: int = 0
     callback: str | None = None
     last_wait_reason: WaitReason = None
@@ -93,7 +93,7 @@ class Request:
     result: Annotated[dict[str, Any] | None, F("the result; the fields depend on the type")] = None
     progress: Annotated[dict[str, Any] | None, F("how far it is; the fields depend on the type")] = None
     start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
-    # What the attempts before this one worked, in milliseconds.
+    # How long earlier attempts worked, in milliseconds.
     worked_ms: int = 0
     # What all attempts used: CPU time, the most memory of one function, bytes that were moved.
     cpu_ms: int = 0
@@ -102,7 +102,7 @@ class Request:
     finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
     # When each function that works on this attempt sent its last heartbeat, in Unix seconds, by its name.
     beats: Annotated[dict[str, int], F(stored=False, shown=False)] = field(default_factory=dict)
-    # The furthest progress of the attempts whose worker fell silent.
+    # The furthest progress of the earlier attempts.
     reached: int = 0
     expired_at: str | None = None
 
@@ -165,7 +165,7 @@ def notice_kind(request_type: str, status: str) -> str:
 
 
 class Usage(NamedTuple):
-    """What a function used for a request."""
+    """CPU time, memory and moved bytes that a function used for a request."""
 
     cpu_ms: int = 0
     peak_mb: int = 0
@@ -187,7 +187,7 @@ class Usage(NamedTuple):
 # The policy of each type of request: its time-out, retries, channel and retention. Configuration can change it.
 
 LONGEST_BACKOFF = 300.0
-# The longest Retry-After of a server that is respected; a longer one is taken for a mistake.
+# A longer Retry-After of a server is shortened to this: it is probably a mistake.
 LONGEST_RETRY_AFTER = 24 * 3600.0
 DAY = 24 * 3600
 
@@ -196,7 +196,9 @@ REQUIRES_COOKIE, NO_COOKIE, EXPORT, BATCH = "requires_cookie", "no_cookie", "exp
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All times are seconds. `growth` 1 keeps the delay fixed, 2 doubles it with each retry up to `LONGEST_BACKOFF`."""
+    """How requests of one type run. All times are seconds.
+
+    `growth`: 1 keeps the delay between retries fixed, 2 doubles it with each retry, up to `LONGEST_BACKOFF`."""
 
     timeout: int
     retries: int
@@ -210,6 +212,7 @@ class Policy:
     keep_expired: int = 0
 
     def backoff(self, retries_used: int, retry_after: float | None = None) -> float:
+        """Seconds until the next retry, at least the server's Retry-After."""
         delay: float = min(self.delay * self.growth**retries_used, LONGEST_BACKOFF)
         return max(delay, min(retry_after or 0.0, LONGEST_RETRY_AFTER))
 
@@ -288,7 +291,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPlace:
-    """A waiting request in its project's lane: enough for admission to skip it without reading the request."""
+    """A waiting request in its project's lane, with what admission needs to skip it without reading the request."""
 
     channel: str
     project_id: str
@@ -303,8 +306,7 @@ class WaitingPlace:
     slots: int | None = None
 
     def takes(self, ceiling: int) -> int:
-        """How many slots the request takes. If it needs more than its project may hold, it takes all of them and runs
-        alone."""
+        """How many slots the request gets. If it needs more than its project may hold, it gets all of those."""
         return max(1, min(self.slots or 1, ceiling))
 
 
@@ -350,7 +352,7 @@ class Turn:
     ceiling: int
     extra: bool = False
     slots: int = 1
-    # Of the channel, as it was read.
+    # The capacity of the channel, as it was read.
     capacity: int = 0
 
 
@@ -507,20 +509,20 @@ class Turns:
         return place.takes(self._ceiling(place.project_id))
 
     def _next_extra(self) -> WaitingPlace | None:
-        """The place that may be the one request beyond the capacity now."""
+        """The place whose request may run beyond the channel's capacity now; None if there is none."""
         ready = [(each, place) for each, place in self._without_slot() if self._extra_slot_at(place) <= self.now]
         best = min(ready, key=lambda pair: (self._priority(pair[1]), pair[0].turn, pair[0].project_id), default=None)
         return self._heads.pop(best[0].project_id) if best else None
 
     def next_extra_slot(self) -> tuple[WaitingPlace, float] | None:
-        """(the place that may take the slot beyond the capacity next, from when on); None if there is no such place."""
+        """The place whose request may run next beyond the channel's capacity, and from which Unix time; or None."""
         times = ((place, self._extra_slot_at(place)) for _, place in self._without_slot())
         return min(times, key=lambda pair: pair[1], default=None)
 
     def _without_slot(self) -> Iterator[tuple[Standing, WaitingPlace]]:
         """Projects that wait without a slot while another holds more than its share, with their first places.
 
-        None if no project holds more than its share, as in a channel with one slot: then they wait for their turn.
+        Yields nothing if no project holds more than its share, as in a channel with one slot: they wait for their turn.
         """
         channel, split = self.channel, self._fair_share()
         holders = (each for each in self.standings.values() if each.running > 0)
@@ -553,7 +555,7 @@ class Turns:
         )
 
     def mark_mutex_held(self, place: WaitingPlace) -> None:
-        """Other places that need the same mutex are skipped from now on."""
+        """Makes later calls skip all places that need the same mutex."""
         self._held_mutexes.add((place.project_id, str(place.mutex)))
 
     def still_waiting(self) -> Iterator[tuple[WaitingPlace, str]]:
@@ -631,7 +633,7 @@ class RequestFigures:
 
 
 def counts_of(request: Request | None) -> dict[str, int]:
-    """A request's part of the counts of its type: its status and, if it completed or failed, its duration by class."""
+    """What a request adds to the counts of its type: its status and, if it completed or failed, its duration class."""
     if request is None:
         return {}
     counts = {request.status: 1}
@@ -688,7 +690,7 @@ def _classes(counts: Counter[str], kind: str) -> list[int]:
 
 
 def _percentile(counts: Counter[str], classes: list[int], wanted: float) -> float:
-    """A percentile by nearest rank. Only counts and sums of classes are known, so it is the mean of a class."""
+    """A percentile by nearest rank: the mean of its class, because only counts and sums of classes are known."""
     seen = 0
     for number in classes:
         seen += counts[f"n{number}"]
@@ -698,5 +700,5 @@ def _percentile(counts: Counter[str], classes: list[int], wanted: float) -> floa
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Nearest rank: a value that really occurred."""
+    """The percentile of these values by nearest rank: one of the values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

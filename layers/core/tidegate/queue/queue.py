@@ -92,10 +92,10 @@ class AdmissionQueue:
         self._sent: dict[str, str] = {}
 
     def trigger(self, *channels: str) -> None:
-        """Asks for a run of admission of each channel that begins after this call.
+        """Has admission run for each channel, in a run that begins after this call.
 
-        Call it after the write that the run is to see. The message is named by the number of runs that have begun:
-        while the next run is only awaited, SQS drops further messages with its name, so many callers get one run.
+        Call it after the write that the run must see. The message's id has the number of runs that have begun. So
+        until the next run begins, SQS drops further messages as duplicates, and many callers share one run.
         """
         names = {name: self._next_run(name) for name in dict.fromkeys(channels)}
         wanted = {name: run for name, run in names.items() if self._sent.get(name) != run}
@@ -110,7 +110,7 @@ class AdmissionQueue:
         return f"{channel}-{runs}-{int(self._clock().timestamp()) // _SAME_RUN_SECONDS}"
 
     def trigger_anew(self, channel: str) -> None:
-        """As `trigger`, also if a message for the next run was sent: it may be lost."""
+        """As `trigger`, but sends a message even if one for the next run was sent, because that one may be lost."""
         self._send(self._admission, Message({"channel": channel}, channel, uuid.uuid4().hex))
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -124,7 +124,7 @@ class AdmissionQueue:
 
     @staticmethod
     def _send(queue: SqsQueue, *messages: Message) -> bool:
-        """Sends the messages. False, and a log line, if that failed: compensation then triggers their channels."""
+        """Sends the messages. If that fails, logs it and returns False: compensation then triggers their channels."""
         try:
             queue.send(*messages)
             return True
@@ -138,7 +138,7 @@ class AdmissionQueue:
 class RequestRunner:
     """Starts, checks and stops the state machine that runs a request.
 
-    An execution is named by request and attempt. A long one continues in further executions: the latest counts.
+    An execution is named by request and attempt. A long one continues in further executions; the latest one counts.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RequestRunner:
             raise Busy("the state machine of the request could not be started: try again in a few seconds") from error
 
     def status(self, request: Request) -> str | None:
-        """Returns RUNNING while any runner of the request runs, else how its first execution ended (None: no start)."""
+        """RUNNING while any execution of the request runs, else how the first one ended; None if none was started."""
         machine = self._machine(request)
         _, first = self._machines.latest(machine, self._name(request))
         if first in (None, "RUNNING"):
@@ -213,18 +213,18 @@ class RequestRunner:
         return (f"{self._name(request)}-{part}{number}-1" for number in count(first))
 
 
-# Takes the request as it was just read, and its progress.
+# Called with the request as it was just read, and its progress.
 ReportProgress = Callable[[Request, Mapping[str, Any]], None]
 
 
-# A worker that was in one call for longer than this hangs there: every call has a time-out that is shorter.
+# A worker that spends longer than this in one call hangs: every call has a shorter time-out.
 _LONGEST_CALL = 180.0
 _BEAT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds between two reads of the request, by which a worker notices a cancellation, and two heartbeats."""
+    """`look`: seconds between two reads of the request, to notice a cancellation. `beat`: between two heartbeats."""
 
     look: float
     beat: float
@@ -287,7 +287,7 @@ class RunningAttempt:
             error.used = self.used
 
     def rest(self) -> None:
-        """Ends the heartbeats because another function will continue: until it does, none is missing."""
+        """Ends this function's heartbeats, because another function continues: no heartbeat is missing in between."""
         with self._beating:
             self._over.set()
             self._queue.store.rest(self._request, self._queue.clock(), self._worker, self.used)
@@ -337,11 +337,11 @@ class RunningAttempt:
 
 
 def _forget_peak() -> None:
-    """Makes the kernel measure the most memory anew: a warm process has run other requests before."""
+    """Resets the kernel's record of the peak memory, because a warm process has run other requests before."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        # Then it is the most since the process began.
+        # Without the reset, it is the peak since the process began.
         return
 
 
@@ -370,7 +370,7 @@ Ending = Callable[[Request], Sequence[Any]]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Queue:
-    """The request queue: what its steps use, given by the app or made when it is first used, and a request's life."""
+    """The request queue: the settings and stores that its steps use, and a request's life from submit to end."""
 
     settings: Settings
     clock: Clock
@@ -383,7 +383,7 @@ class Queue:
     usage: UsageStore
     notifier: Notifier
 
-    # --- of the types of requests, which other capabilities define
+    # --- what other capabilities define for their types of requests
     views: Mapping[str, View]
     # Further writes of the transaction that ends a request, or that retries a failed one.
     endings: Mapping[str, Ending]
@@ -500,7 +500,9 @@ class Queue:
         return added
 
     def submit_once(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
-        """The unfinished request that has the key, or the one that `make(request_id, write)` submits with the write."""
+        """The unfinished request with this key; without one, that which `make(request_id, write)` submits with `write`.
+
+        `write` stores that the new request has the key."""
         key = keys.dedupe(project_id, dedupe_key)
         for _ in range(_TRIES):
             held = self.table.get(key, consistent=True)
@@ -549,7 +551,7 @@ class Queue:
         """The request, if this attempt may still run. Workers check it before and during their work.
 
         LeaseLost if another attempt runs or the request has ended, RequestTimedOut after its deadline, Frozen during a
-        freeze. Without `parks`, the work goes on to its next safe point.
+        freeze. Without `parks`, the work ignores a freeze until its next safe point.
         """
         request = self.get(project_id, request_id)
         if request.status != RUNNING or request.attempt != attempt:
@@ -570,7 +572,7 @@ class Queue:
         parks: bool = True,
         worker: str = "0",
     ) -> Request:
-        """Call it every 10 s while working, each `worker` for itself. Raises the same errors as `running`."""
+        """Stores a heartbeat and the progress. Each `worker` calls it every 10 s. Raises the errors of `running`."""
         request = self.running(project_id, request_id, attempt, parks=parks)
         self.store.heartbeat(request, self.clock(), worker, dict(progress) if progress else None)
         return request

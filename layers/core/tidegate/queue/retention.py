@@ -1,4 +1,4 @@
-"""Retention: archives and removes ended requests, and sweeps the bucket for what crashed functions left."""
+"""Retention: archives and removes ended requests, and removes objects and uploads that crashed functions left."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ class RetentionStore(Store):
 # --- identity
 # Whether the table and the bucket belong together, and the runs of the clean-up that stopped themselves.
 #
-# Both carry the same marker. Before anything is deleted, both are read, consistently: with another table, an empty
-# one or
-# another bucket, every object would look as if it belonged to no record.
+# Both have the same marker. Before anything is deleted, both are read, consistently: with another table, an empty one
+# or another bucket, every object would look as if it belonged to no record.
 
-# The bucket's marker. No prefix of the lifecycle rules or of the sweep includes it.
+# The object with the bucket's marker. No prefix of the lifecycle rules or of the sweep includes it.
 MARKER = "tidegate-identity.json"
 FOREIGN, TOO_MANY = "foreign", "too_many"
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedRun:
-    """A run that deleted nothing, because it could not trust the table, or nothing of projects in which it would have
-    deleted too much."""
+    """A clean-up that stopped itself: the table and the bucket do not belong together, or it would delete too much.
+
+    In the second case, it deleted nothing of the projects concerned."""
 
     run_id: Annotated[str, F("id of the run, for `confirm`")]
     kind: str
@@ -85,12 +85,12 @@ class StoppedRun:
     examined: Annotated[int, F("objects that it looked at")] = 0
     orphans: Annotated[int, F("objects among them that belong to no record")] = 0
     confirmed_by: Annotated[str | None, F("the key that confirmed it")] = None
-    # Where its scan began: there the run begins that carries it out.
+    # The key where its scan began. The run that carries it out after a confirmation begins there, too.
     after: str = ""
 
 
 class StoppedRuns:
-    """The last run that stopped itself, until it is confirmed and carried out, or no longer has a reason to stop."""
+    """Stores the last clean-up that stopped itself, until it is confirmed and carried out, or is no longer needed."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
@@ -108,7 +108,7 @@ class StoppedRuns:
         return run
 
     def confirm(self, run_id: str, who: str) -> StoppedRun:
-        """Allows what this run stopped before doing. WrongState if another run has stopped since."""
+        """Lets the next clean-up delete what this run did not. WrongState if another run has stopped since."""
         write = update(keys.stopped_sweep(), {"confirmed_by": who}, condition="#run_id = :run_id", run_id=run_id)
         if not self._table.try_write(write):
             raise WrongState(f"no stopped clean-up has the id {run_id}: look at the last one, and confirm that")
@@ -126,9 +126,9 @@ def stopped_runs(queue: Queue) -> StoppedRuns:
 
 
 def foreign_store(queue: Queue) -> StoppedRun | None:
-    """None if the table and the bucket belong together; else the run that stops because they do not.
+    """None if the table and the bucket belong together; otherwise the run that stops because they do not.
 
-    The first time, if neither has a marker, both get one, if all projects that have objects are in the table.
+    If neither has a marker yet, both get one, provided that all projects with objects are in the table.
     """
     reason = _foreign(queue)
     stopped = stopped_runs(queue).get()
@@ -141,7 +141,7 @@ def foreign_store(queue: Queue) -> StoppedRun | None:
 
 
 def mark_again(queue: Queue, run: StoppedRun) -> None:
-    """Gives both a new marker, after a person has confirmed that they belong together."""
+    """Gives the table and the bucket a new marker, after a person confirmed that they belong together."""
     _write_table(queue, new_id("tide", queue.clock()), replace=True)
     own = _in_table(queue)
     queue.bucket.put(MARKER, _content(own or ""))
@@ -204,7 +204,7 @@ def _prefix(project_id: str, day: date) -> str:
 
 
 def archive(queue: Queue, requests: Sequence[Request]) -> None:
-    """Writes one object per project, named by its content: the same records, archived again, replace it."""
+    """Writes one object of requests per project. Archiving the same requests again replaces the object."""
     by_project: dict[str, list[Request]] = defaultdict(list)
     for request in requests:
         by_project[request.project_id].append(request)
@@ -218,7 +218,9 @@ def archive(queue: Queue, requests: Sequence[Request]) -> None:
 def read_archive(
     queue: Queue, project_id: str, day: date, limit: int, cursor: str | None, **wanted: str
 ) -> Listed[dict[str, Any]]:
-    """Requests that left the table on a day and have the `wanted` values, by id. `cursor` is the last id before."""
+    """A page of requests that were archived on this day and have the `wanted` values, sorted by id.
+
+    `cursor`: the last id of the page before."""
     if cursor is not None and not cursor.isprintable():
         raise Invalid(
             "the cursor does not belong to this list: leave it out to start again",
@@ -249,7 +251,7 @@ class RecordOwners:
         self._needs = needs
 
     def orphans(self, keys: Collection[str]) -> set[str]:
-        """The keys of objects that no record needs. Objects that Tidegate did not name are left alone."""
+        """The keys of those objects that no record needs. Objects that Tidegate did not name are not among them."""
         owners = {key: owner for key in keys if (owner := self._owner(key)) is not None}
         wanted = {owner["pk"]: owner for owner in owners.values()}
         records = {item["pk"]: item for item in self._table.batch_get(wanted.values(), consistent=True)}
@@ -271,7 +273,7 @@ class RecordOwners:
 # --- retention
 # Removes requests after their retention time, with the objects that belong to them alone.
 
-# One after another, the daily function would remove fewer records than a busy day adds.
+# Without threads, the daily function would remove fewer records than a busy day adds.
 _THREADS = 16
 
 
@@ -302,7 +304,7 @@ def clean(queue: Queue, limit: int = 1000) -> Cleaned:
 
 
 def _try_to_remove(queue: Queue, request: Request, now: datetime) -> tuple[bool, int] | None:
-    """The result of `_remove`; None if it failed."""
+    """The result of `_remove_request`; None if it failed."""
     try:
         return _remove_request(queue, request, now)
     except Exception:
@@ -311,7 +313,7 @@ def _try_to_remove(queue: Queue, request: Request, now: datetime) -> tuple[bool,
 
 
 def _remove_request(queue: Queue, request: Request, now: datetime) -> tuple[bool, int]:
-    """(whether the record was removed or marked as expired, the number of objects deleted)."""
+    """Removes a request or marks it as expired. Returns whether it did, and the number of deleted objects."""
     keys = tuple(queue.objects_of[request.type](request)) if request.type in queue.objects_of else ()
     if keys:
         queue.bucket.delete(*keys)
@@ -325,7 +327,7 @@ def _remove_request(queue: Queue, request: Request, now: datetime) -> tuple[bool
 # --- sweep
 # Removes what crashed functions left in the bucket: unfinished multipart uploads and objects without a record.
 
-# Younger ones may belong to a function that is still working.
+# Younger uploads and objects may belong to a function that is still working.
 STALE = timedelta(days=1)
 # Callers may take this long for the parts of a file.
 _STALE_PARTS = timedelta(seconds=PARTS_SECONDS)
@@ -333,11 +335,11 @@ _CALLERS = "content/"
 _GROUP = 100
 
 
-# A run that would delete more than this many objects, and more than this share of those that it looked at, stops. A
-# project in which it would do so is left out first: one project cannot keep the sweep from the others.
+# A run does not delete more than this many objects if they are more than this share of those that it looked at. A
+# project with too many is left out first, so that it does not stop the sweep of the others.
 MOST_ORPHANS = 100
 MOST_PERCENT = 5
-# More are left to the next run: they are kept in memory until all objects were looked at.
+# The most orphans of one run, because they are kept in memory until the end of the scan. The next run continues.
 _MOST_KEPT = 10_000
 
 
@@ -351,8 +353,9 @@ class Swept:
 
 @dataclass(slots=True)
 class _Scan:
-    """What a scan of the bucket found: objects without a record, by owner. `cursor`: where the next one begins; "" if
-    this one reached the last object."""
+    """What a scan of the bucket found: objects without a record, by owner.
+
+    `cursor`: where the next scan begins; "" if this one reached the last object."""
 
     orphans: list[tuple[RecordOwners, list[str]]] = field(default_factory=list)
     # By project: the objects that were looked at, and those of them without a record whose content would be lost.
@@ -365,7 +368,7 @@ class _Scan:
         return sum(len(found) for _, found in self.orphans)
 
     def doubtful(self, confirmed: int) -> tuple[int, int, list[str]]:
-        """(losses, examined, projects) of what must not be deleted without a confirmation; nothing if that is none."""
+        """What must not be deleted without a confirmation: (lost objects, examined objects, projects), perhaps none."""
         held = [name for name in self.losses if _is_too_much(self.losses[name], self.examined[name], confirmed)]
         others = self.losses.total() - sum(self.losses[name] for name in held)
         looked_at = self.examined.total() - sum(self.examined[name] for name in held)
@@ -379,10 +382,10 @@ def _is_too_much(losses: int, examined: int, confirmed: int) -> bool:
 
 
 def sweep(queue: Queue, has_time: Callable[[], bool] = lambda: True) -> Swept:
-    """Deletes nothing if the table and the bucket do not belong together, and nothing of projects in which it would
-    delete too much: then the run is stored, and a person must confirm it.
+    """Deletes unfinished uploads and objects without a record. If the time runs out, the next sweep continues.
 
-    A sweep that has no time left for all objects is continued by the next one, which starts where it stopped.
+    Deletes nothing if the table and the bucket do not belong together, and nothing of projects of which it would delete
+    too much. Then it stores the stopped run, which a person must confirm.
     """
     if foreign := foreign_store(queue):
         return Swept(0, 0, foreign)
@@ -395,7 +398,7 @@ def sweep(queue: Queue, has_time: Callable[[], bool] = lambda: True) -> Swept:
     scan = _scan(queue, start, before, has_time)
     confirmed = waiting.orphans if waiting and is_confirmed else 0
     losses, examined, held = scan.doubtful(confirmed)
-    # Again, because the scan takes minutes, in which the table may have been replaced.
+    # Checked again, because the scan takes minutes, in which the table may have been replaced.
     if foreign := foreign_store(queue):
         return Swept(uploads, 0, foreign)
     orphans = sum(_remove(queue, owner, found, held) for owner, found in scan.orphans)
@@ -443,8 +446,10 @@ def _scan(queue: Queue, start: str, before: datetime, has_time: Callable[[], boo
 
 
 def _with_content(queue: Queue, owner: RecordOwners, orphans: set[str], sizes: Mapping[str, int]) -> Iterator[str]:
-    """Those whose content would be lost: not the empty objects in the place of deleted uploads, and not uploads
-    that were announced and never completed. A caller can make any number of both."""
+    """The orphans whose content would be lost.
+
+    These are not empty objects, which replace deleted uploads, nor uploads that were announced and never completed: a
+    caller can make any number of both."""
     uploads = {
         key: keys.open_upload(owner.project_of(key), key.rsplit("/", 1)[-1])
         for key in orphans
@@ -456,7 +461,7 @@ def _with_content(queue: Queue, owner: RecordOwners, orphans: set[str], sizes: M
 
 
 def _remove(queue: Queue, owner: RecordOwners, found: Sequence[str], held: Collection[str]) -> int:
-    """Deletes those of these objects that still have no record, but none of the projects `held`."""
+    """Deletes the found objects that still have no record, except those of the projects in `held`."""
     orphans = owner.orphans([key for key in found if owner.project_of(key) not in held])
     if orphans:
         queue.bucket.delete(*sorted(orphans))

@@ -1,9 +1,9 @@
-"""The one engine of schedules: exports, batches and scans that run again and again.
+"""The engine of all schedules, of exports, batches and scans.
 
-Each planned time is run once, even if functions die, run twice or read stale records: what a run starts has an id made
-of the schedule and the planned time, and the schedule moves on only if nobody else has moved it. Runs that were missed
-become one. A run that fails is tried again with growing pauses until its next time comes; then it is recorded with the
-reason, and the next run follows.
+Each planned time is run once, even if functions die, run twice or read stale records: the id of what a run starts is
+made from the schedule and the planned time, and the write that moves the schedule to its next run is conditional.
+Several missed runs become one. A run that fails is tried again with growing pauses until the next planned time; then
+its failure is recorded, and the next run follows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STARTED, SKIPPED = "started", "skipped"
 
 
 def _checked_by(check: Callable[[str], None]) -> Callable[[str], str]:
-    """For a declaration of a field: returns the value, or raises ValueError."""
+    """A check for `F`, which returns the value or raises ValueError, from one that raises Invalid."""
 
     def checked(value: str) -> str:
         try:
@@ -79,9 +79,9 @@ class Schedule:
         TimeZone, F("IANA name of the time zone of `schedule`, such as `Asia/Shanghai`", changes=True)
     ] = UTC_NAME
     status: Annotated[str, F("`active` or `paused`")] = ACTIVE
-    # Not with runs.
+    # Runs do not increase it.
     revision: Annotated[int, F("increases with every change; send it with a change to refuse it if it is old")] = 0
-    # When it is run or tried next; None while it is paused, and after its last run.
+    # When it runs or is tried next; None while it is paused, and after its last run.
     due_at: int | None = None
     # The planned time of a run that failed and is tried again at `due_at`, and how often it was tried.
     planned_at: int | None = None
@@ -89,7 +89,7 @@ class Schedule:
     # The planned time of the last run that started.
     last_run_at: int | None = None
     last_error: Annotated[str | None, F("why the last run, or its last try, started nothing")] = None
-    # Those that were skipped because the one before still ran do not count.
+    # Runs that were skipped because the one before still ran do not count.
     failed_runs: Annotated[int, F("runs that failed in succession; at the third, `schedule.failing` is sent")] = 0
     # Whether the project's quota counts it; records older than the quota are not counted.
     counted: bool = False
@@ -108,7 +108,7 @@ class Schedule:
         return _moment(self.last_run_at) if self.last_run_at else None
 
     def rescheduled(self: S, old: S, now: datetime) -> S:
-        """The record with the time of its next run, which is another one if `old` had another schedule or status."""
+        """The record with its next run planned anew, if its schedule or status differs from that of `old`."""
         if self.status != ACTIVE or not self.schedule:
             return replace(self, due_at=None, planned_at=None, tries=0)
         if all(getattr(self, name) == getattr(old, name) for name in ("schedule", "timezone", "status")):
@@ -131,11 +131,11 @@ def stored(made: Schedule, record_id: str, keys: ScheduleKeys) -> Item:
 
 
 def changes(old: S, new: S, keys: ScheduleKeys) -> tuple[dict[str, Any], list[str]]:
-    """The attributes to set and to remove, to make `new` of `old`."""
+    """The attributes to set and those to remove, to change the stored item from `old` to `new`."""
     names = [field.name for field in fields(new) if getattr(new, field.name) != getattr(old, field.name)]
     sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None}
     gone = [name for name in names if getattr(new, name) is None and name != "due_at"]
-    # Otherwise left alone: the schedule may have run since `old` was read, and must not be due again.
+    # Else `due_at` stays as stored: the schedule may have run since `old` was read, and must not be due again.
     if "due_at" in names:
         sets |= keys.due(new.due_at) if new.due_at else {}
         gone += () if new.due_at else DUE_ATTRIBUTES
@@ -143,7 +143,7 @@ def changes(old: S, new: S, keys: ScheduleKeys) -> tuple[dict[str, Any], list[st
 
 
 def unchanged(old: Schedule, *names: str) -> tuple[str, dict[str, Any]]:
-    """The condition, with its values, that these fields and the revision are as they were read."""
+    """The condition that these fields and the revision are stored as in `old`, and the condition's values."""
     # Records older than revisions have none.
     terms, values = ["(attribute_not_exists(#revision) OR #revision = :revision)"], {"revision": old.revision}
     for name in names:
@@ -164,7 +164,7 @@ def _moment(seconds: int) -> str:
 
 
 _RUNS_KEPT = timedelta(days=31)
-# People delete schedules; a slot does not become free within seconds.
+# Room in the quota comes from people who delete schedules, so it does not come within seconds.
 _QUOTA_RETRY_SECONDS = 3600
 _CHANGE_TRIES = 5
 _CHANGED = "the schedule was changed by another request at the same time: read it and try again"
@@ -186,7 +186,7 @@ class ScheduleKind(Generic[S, Order]):
     id_name: str = "schedule_id"
     # The name of the field with the id of what a run started.
     work_name: str
-    # The id of what the run that is due starts: the same for every try.
+    # The id of what the due run starts: the same for every try.
     work_id: Callable[[S], str]
     # What runs started, as callers see it, by id.
     works: Callable[[str, Sequence[str]], Mapping[str, Any]]
@@ -194,7 +194,7 @@ class ScheduleKind(Generic[S, Order]):
     is_active: Callable[[str, str], bool]
     # Starts the run with this id, with `started_writes` in the same transaction; or else calls `record_run` afterwards.
     start: Callable[[Schedules[S, Order], S, str], None]
-    # Whether the run that is due was started, but is not recorded: a function died in between.
+    # Whether the due run was started but is not recorded, because a function died in between.
     is_started: Callable[[S], bool] = lambda _: False
     # None if the record itself is the order.
     orders: RunOrders[S, Order] | None = None
@@ -202,7 +202,7 @@ class ScheduleKind(Generic[S, Order]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrders(Generic[S, Order]):
-    """What a caller orders for each run. It is stored beside the schedule's record."""
+    """How to store and read what a caller orders for each run, which is an item beside the schedule's record."""
 
     # The first word of audit lines; the prefix of the schedule's id; the project's quota; the attribute with the order.
     action: str
@@ -217,7 +217,7 @@ class RunOrders(Generic[S, Order]):
 
 
 def request_id_of_run(record_id: str, schedule: Schedule) -> str:
-    """The id of the request, without its prefix, that the run that is due starts."""
+    """The id, without its prefix, of the request that the schedule's due run starts."""
     return digest(record_id, str(schedule.planned), length=26)
 
 
@@ -227,7 +227,7 @@ def request_is_active(queue: Queue, project_id: str, request_id: str) -> bool:
 
 
 class Schedules(Generic[S, Order]):
-    """Create, change, pause and delete schedules; and once a minute, run those that are due."""
+    """Creates, changes, pauses and deletes schedules of one kind, and once a minute runs those that are due."""
 
     def __init__(self, queue: Queue, kind: ScheduleKind[S, Order]) -> None:
         self._table, self._clock = queue.table, queue.clock
@@ -242,7 +242,7 @@ class Schedules(Generic[S, Order]):
     # For callers.
 
     def create(self, project_id: str, schedule: str, order: Order, who: str, *, timezone: str = UTC_NAME) -> S:
-        """Checks the order as if it were placed now. QuotaExceeded if the project has as many schedules as it may."""
+        """Stores a schedule. Checks its order as if it were placed now. QuotaExceeded if the project has too many."""
         now = self._clock()
         given: dict[str, Any] = {
             "schedule_id": new_id(self._orders.prefix, now),
@@ -260,7 +260,7 @@ class Schedules(Generic[S, Order]):
         try:
             self._table.transact([new, order_put, counted, audit_write(line)])
         except ConditionFailed as error:
-            # If the record exists, the response to the first try was lost and the SDK wrote again.
+            # If the record exists, the answer to the first try was lost and boto3 wrote again.
             if 0 not in error.failed:
                 raise QuotaExceeded.for_limit(self._orders.quota, limit, _QUOTA_RETRY_SECONDS) from error
         return made
@@ -294,11 +294,10 @@ class Schedules(Generic[S, Order]):
         reorder: Callable[[Order], Order] | None = None,
         fields: Iterable[str] = (),
     ) -> S:
-        """Changes what is not None. `fields` are the names of those of the order that `reorder` changes.
+        """Changes what is not None. `reorder` changes the order, and `fields` names the fields that it changes.
 
-        Conflict if it is changed by another request meanwhile, or if `revision` is given and is not the present one.
-        A run that has begun continues with the order that it started with; those missed during a pause are not made
-        up for.
+        Conflict if another request changes the schedule meanwhile, or if a `revision` is given that is not the present.
+        A run that has begun keeps its order. Runs missed during a pause do not run later.
         """
         first = old = self.get(project_id, schedule_id)
         check_revision(old, revision)
@@ -308,7 +307,7 @@ class Schedules(Generic[S, Order]):
             changed = self._try_change(old, new.rescheduled(old, self._clock()), who, reorder, sorted(fields))
             if changed is not None:
                 return changed
-            # It ran meanwhile, or was changed.
+            # The schedule has run meanwhile, or was changed.
             old = self.get(project_id, schedule_id)
             if old.revision != first.revision:
                 break
@@ -317,7 +316,7 @@ class Schedules(Generic[S, Order]):
     def _try_change(
         self, old: S, new: S, who: str, reorder: Callable[[Order], Order] | None, order_fields: Sequence[str]
     ) -> S | None:
-        """None if it was changed or has run since it was read."""
+        """The changed schedule; None if it was changed or has run since `old` was read."""
         now, writes = self._clock(), Writes()
         names = [name for name in ("schedule", "timezone", "status") if getattr(new, name) != getattr(old, name)]
         if reorder is not None:
@@ -340,7 +339,7 @@ class Schedules(Generic[S, Order]):
         return new if self._table.try_write(write, *writes, audit_write(line)) else None
 
     def delete(self, project_id: str, schedule_id: str, who: str) -> None:
-        """Deletes the schedule. What it started stays; the records of its runs expire."""
+        """Deletes the schedule. What its runs started stays; the records of its runs expire."""
         old = self.get(project_id, schedule_id)
         counted = [count_write(project_id, self._orders.quota, -1)] if old.counted else []
         line = audit_write(act(project_id, schedule_id, self._clock(), who, f"{self._orders.action}.delete"))
@@ -349,7 +348,7 @@ class Schedules(Generic[S, Order]):
             raise RecordNotFound(f"this project has no {self.kind.noun} with the id {schedule_id[:200]}")
 
     def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
-        """Its runs, newest first, each with the present state of what it started, unless that was deleted."""
+        """A page of a schedule's runs, newest first, each with the present state of what it started, if that exists."""
         self.get(project_id, schedule_id)
         keys = self.kind.keys.runs(project_id, schedule_id)
         page = self._table.page(keys, limit=limit, cursor=cursor, newest_first=True)
@@ -369,7 +368,7 @@ class Schedules(Generic[S, Order]):
 
     def fire_one(self, seen: Item) -> bool:
         """Starts the run that is due. False if it failed, was skipped, or another function was first."""
-        # `seen` may be stale: it was paused, changed or deleted, or another function has run it.
+        # `seen` may be stale: the schedule was paused, changed or deleted, or another function has run it.
         item = self._table.get({"pk": seen["pk"], "sk": seen["sk"]}, consistent=True)
         if item is None or (item.get("due_pk"), item.get("due_at")) != (self.kind.keys.due_pk, seen["due_at"]):
             return False
@@ -388,14 +387,14 @@ class Schedules(Generic[S, Order]):
         return True
 
     def _failed(self, item: Item, error: Exception) -> None:
-        """Puts the run off to try it again; or, if that cannot help or the next run comes first, records its failure.
+        """Plans another try of a failed run; or records the failure if a try cannot help, or comes after the next run.
 
-        Reads only what it needs from the item: a malformed record may be why the run failed.
+        Reads only what it needs from the item, because the run may have failed for a malformed record.
         """
         schedule = record_from(Schedule, {"project_id": "", "name": "", "created_at": ""} | item)
         record_id, now = str(item[self.kind.id_name]), self._clock()
         code, reason = "internal", f"an internal error ({type(error).__name__})"
-        # A conflict: another function was first, and the writes below are refused; or else another try helps.
+        # After a conflict, either another function was first, and the writes below are refused, or another try helps.
         retryable = not isinstance(error, DomainError) or error.retryable or isinstance(error, Conflict)
         if isinstance(error, DomainError):
             code, reason = error.code, error.detail
@@ -411,7 +410,7 @@ class Schedules(Generic[S, Order]):
         self._table.try_write(self._moved(schedule, record_id, tried | {"last_error": reason[:_LONGEST_REASON]}))
 
     def started_writes(self, schedule: S, work_id: str) -> Writes:
-        """Moves the schedule to its next run and records this one. If two functions try, one succeeds."""
+        """The writes that move the schedule to its next run and record this one. Of two functions, one succeeds."""
         return self._run_writes(schedule, self._id(schedule), self._run(schedule, work_id))
 
     def record_run(
@@ -423,10 +422,10 @@ class Schedules(Generic[S, Order]):
         code: str | None = None,
         record_id: str | None = None,
     ) -> None:
-        """Records a run and moves the schedule to the next one. With a reason, it did not start, or was refused.
+        """Records a run and moves the schedule to the next one. `reason`: why the run did not start.
 
-        If the schedule was changed meanwhile, its new time stays and only what was started is stored: the next run
-        must not start while this one runs.
+        If the schedule was changed meanwhile, its new time stays, and only what was started is stored, so that the next
+        run does not start while this one runs.
         """
         record_id, run = record_id or self._id(schedule), self._run(schedule, work_id, reason, code)
         if self._table.try_write(*self._run_writes(schedule, record_id, run)) or work_id is None:
@@ -489,7 +488,7 @@ class Schedules(Generic[S, Order]):
         try:
             return run_after(str(schedule.schedule), schedule.planned, self._clock(), schedule.timezone)
         except (DomainError, KeyError, ValueError):
-            # Of an older release, or its time zone no longer exists. `last_error` says so.
+            # An older release accepted it, or its time zone no longer exists. `last_error` says so.
             logger.exception("a stored schedule is invalid and will not run again", schedule=schedule.schedule)
             return None
 
@@ -510,12 +509,12 @@ class Schedules(Generic[S, Order]):
 # --- what is due
 # Lists due schedules, one of each project in turn, and runs them in parallel.
 
-# Schedules that became due within this many seconds are tried for the first or second time.
+# Schedules that became due within this many seconds come first: they are tried for the first or second time.
 _RECENT_SECONDS = 90
 _THREADS = 8
 # Records held in memory at once.
 _CHUNK = 64
-# More than one run can fire. The keys of so many take a few megabytes.
+# More than one run can fire; the keys of so many need a few megabytes.
 _MOST_OF_A_PROJECT = 10_000
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 # No schedule is started after this many seconds. The rest stays due, and the function runs again in a minute.
@@ -526,16 +525,16 @@ def due_items(table: Table, partitions: Sequence[str], now: float) -> Iterator[I
     """The due records of these partitions of the sparse index, one of each project in turn.
 
     So a project with more due schedules than one run can fire does not delay those of others. Each minute another
-    project comes first, so that none waits for ever if one run cannot fire one of each. Within a project,
-    recent ones come first, so that schedules that fail again and again do not delay those that can run. All due keys
-    are listed first; the records themselves are read as they are needed.
+    project comes first, in case one run cannot fire one of each. Within a project, schedules that became due last come
+    first, so that those that fail again and again do not delay the others. The keys are all listed at once; the
+    records are read as they are needed.
     """
     turns = _in_turns(_rotated(_listed(table, partitions, now), int(now // 60)))
     while some := list(islice(turns, _CHUNK)):
         found = {_table_key(item): item for item in table.batch_get(some, consistent=True)}
         for key in some:
             item = found.get(_table_key(key))
-            # The index may be behind: it was deleted, paused or run meanwhile.
+            # The index may be stale: the schedule was deleted, paused or run meanwhile.
             if item and item.get("due_pk") in partitions and item["due_at"] <= now:
                 yield item
 
@@ -554,10 +553,10 @@ def _listed(table: Table, partitions: Sequence[str], now: float) -> dict[str, li
 
 
 def _rotated(listed: Mapping[str, Sequence[Key]], minute: int) -> list[Sequence[Key]]:
-    """The keys of each project. The first project is another one each minute.
+    """The keys of each project, beginning with another project each minute.
 
-    Multiples of the golden ratio spread evenly however many projects there are and however many of them one run
-    serves: if that is k of n, each project is served within 2n/k minutes. With steps of one project it could take n.
+    Multiples of the golden ratio spread evenly for any number of projects. If one run serves k of n projects, each one
+    is served within 2n/k minutes. With steps of one project it could take n minutes.
     """
     order = [listed[project_id] for project_id in sorted(listed)]
     first = int(minute * _GOLDEN_RATIO % 1 * len(order))
@@ -574,9 +573,9 @@ def _table_key(item: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def fire_all(due: Iterable[Item], fire: Callable[[Item], bool], *, seconds: float = SECONDS) -> int:
-    """Tries all of them, several in parallel. Returns how many fired.
+    """Runs all schedules that are due, several in parallel. Returns how many started something.
 
-    One that fails, even because its record is malformed, is logged and stays due. It does not stop the others.
+    A schedule that fails, even because its record is malformed, is logged and stays due. It does not stop the others.
     """
     ends = time.monotonic() + seconds
 

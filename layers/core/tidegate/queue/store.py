@@ -81,7 +81,7 @@ def request_from(item: Item) -> Request:
 
 
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
-    """When compensation checks the request if nothing happens to it; for an ended one, when retention removes it."""
+    """The attributes that say when compensation checks the request, or when retention removes it if it has ended."""
     if request.status == PENDING:
         lane = {"due_lane": f"channel:{request.channel}"}
         return keys.due(request.request_id, max(now, request.not_before or _created(request)), "request") | lane
@@ -134,7 +134,7 @@ def standing_from(item: Item) -> Standing:
 def standing_write(
     channel: str, project_id: str, *, waiting: int = 0, running: int = 0, turn: Turn | None = None
 ) -> Write:
-    """Adds to the counts. With a turn, the write is refused if the project already holds as many slots as it may."""
+    """The write that adds to the counts. With a turn, it is refused if the project would hold too many slots."""
     # With its slots, the project must not hold more than it may.
     most = turn.ceiling - running + 1 if turn else 0
     bound: dict[str, Any] = {"ceiling": most} if turn else {}
@@ -190,7 +190,7 @@ def slot_taken(request: Request) -> Write:
 
 
 def slots_taken(channel: Channel, count: int) -> Write:
-    """Takes `count` slots of a channel. Refused if fewer are free, or if the capacity is not what was read."""
+    """The write that takes `count` slots. Refused if fewer are free, or if the capacity is not what was read."""
     return update(
         keys.channel(channel.name),
         adds={"running": count, "slot_changes": count},
@@ -229,7 +229,7 @@ def _unlocked(request: Request) -> Write:
 
 
 def renewed(request: Request, now: float) -> Write:
-    """Renews the lease of the mutex. Refused if another attempt holds it, or after the longest time."""
+    """The write that renews the mutex's lease. Refused if another attempt holds it, or after the longest time."""
     return update(
         keys.mutex(request.project_id, str(request.mutex)),
         {"lease_until": now + LEASE_SECONDS},
@@ -389,7 +389,7 @@ class RequestStore(Store):
             self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
 
     def admit_group(self, moves: Sequence[AdmissionMove], channel: Channel, now: datetime) -> None:
-        """Admits all of them or, if any condition fails (Refused), none."""
+        """Admits all of these requests, or none: Refused if any condition fails."""
         self._transact(admission_parts(moves, channel, now))
 
     def move_to_project_lane(self, request: Request) -> bool:
@@ -411,7 +411,7 @@ class RequestStore(Store):
     def heartbeat(self, request: Request, now: datetime, worker: str, progress: dict[str, Any] | None) -> None:
         """Stores a heartbeat and renews the mutex. LeaseLost if the attempt is outdated or has lost the mutex.
 
-        The request is due by the oldest heartbeat of its workers, so that one of several is missed.
+        Compensation checks the request by its oldest heartbeat, so it notices when one of several workers is silent.
         """
         moment = int(now.timestamp())
         oldest = min([moment, *(at for name, at in request.beats.items() if name != worker)])
@@ -431,7 +431,7 @@ class RequestStore(Store):
             raise LeaseLost("the request has ended, or another attempt runs it") from error
 
     def rest(self, request: Request, now: datetime, worker: str, used: Usage) -> None:
-        """Stores that a worker has ended its step, so that nobody misses its heartbeats, and what it used."""
+        """Stores that a worker has ended its step and sends no more heartbeats, and what it used."""
         key = keys.request(request.project_id, request.request_id)
         due = keys.due(request.request_id, now.timestamp() + LOOK_SECONDS, "request")
         same = "#status = :running AND #attempt = :attempt"
@@ -494,7 +494,7 @@ def _queue_writes(
 
 
 def _place_writes(old: Request, new: Request, without: frozenset[str]) -> list[Part]:
-    """The old place must exist, because the counts include it."""
+    """The writes that add, change or remove the request's place. The old one must exist: the counts include it."""
     has_place, takes_place = old.status in WAITING and PLACE not in without, new.status in WAITING
     if has_place and takes_place and place_key(old) == place_key(new):
         return [(PLACE, put(place_item(new), "attribute_exists(#pk)"))]
@@ -560,7 +560,7 @@ class ChannelStore(Store):
         self._table.write(update(keys.admission_runs(name), adds={"runs": 1}, condition=""))
 
     def runs_begun(self, name: str) -> int:
-        """How many runs of the channel's admission have begun. The next one sees all that was written before this."""
+        """How many admission runs of the channel have begun. The next one sees all writes from before this call."""
         item = self._table.get(keys.admission_runs(name), consistent=True)
         return int(item["runs"]) if item else 0
 
@@ -569,7 +569,7 @@ class ChannelStore(Store):
         self._table.transact([change, audit_write(line)])
 
     def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
-        """Also makes the channel due now: if the message to admission is lost, compensation sends another."""
+        """Pauses or resumes the channel. Makes it due now: compensation replaces a lost message to admission."""
         change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])
 
@@ -639,7 +639,7 @@ class ChannelStore(Store):
         )
 
     def recount(self, channel: Channel, running: int) -> bool:
-        """Corrects the channel's count. False if a slot was taken or released since `channel` was read."""
+        """Corrects how many slots the channel counts as taken. False if that changed since `channel` was read."""
         return self._table.try_write(
             update(
                 keys.channel(channel.name),
@@ -664,8 +664,8 @@ class ChannelStore(Store):
     def recount_waiting(self, name: str, turn: int) -> None:
         """Corrects the counts of waiting requests of some projects, and removes idle projects.
 
-        Each `turn` checks other projects. Of a long lane only the first pages are read: its count is corrected if it is
-        lower than that, or when the lane has become short.
+        Each `turn` checks other projects. Only the first pages of a lane are read. So the count of a long lane is
+        corrected only if it is lower than what they have.
         """
         standings = self.standings(name)
         start = turn * _RECOUNTED % max(1, len(standings))
@@ -700,7 +700,7 @@ class ChannelStore(Store):
 # --- stats store
 # Counts of a project's requests, by type and by the hour of their creation.
 #
-# They are written in the same transaction as the requests that they count.
+# The counts are written in the same transaction as the requests that they count.
 
 # Longer than any ended request is kept.
 _KEPT_SECONDS = 35 * 86400
@@ -722,7 +722,7 @@ def hour_of(moment: str) -> str:
 
 
 def counts_since(table: Table, project_id: str, moment: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """(type, counts) of the requests that were created in the hour of this moment or later."""
+    """Pairs of request type and counts, for requests created in the hour of this moment or later."""
     bounds = (hour_of(moment), "~")
     for item in table.query_all(keys.requests_stats(project_id), sk_between=bounds):
         counts = {name: int(value) for name, value in item.items() if name not in _NOT_COUNTS}
