@@ -340,7 +340,7 @@ class App:
         """Prefix of an id → a function of (project_id, record_id) that returns the record as its route shows it."""
 
         def shown_request(project_id: str, request_id: str) -> dict[str, Any] | None:
-            return self.queue.shown_by_id(project_id, [request_id]).get(request_id)
+            return self.queue.views_by_id(project_id, [request_id]).get(request_id)
 
         return {
             "AsyncDownloadTask": lambda project, record: _found(self.distribution.lookup.task, project, record),
@@ -365,8 +365,8 @@ class App:
         return {
             "AsyncDownloadTask": tasks,
             "AsyncDownloadJob": jobs,
-            "req-": lambda project, records: self.queue.shown_by_id(project, records),
-            "exp-": lambda project, records: self.queue.shown_by_id(project, records),
+            "req-": lambda project, records: self.queue.views_by_id(project, records),
+            "exp-": lambda project, records: self.queue.views_by_id(project, records),
             "bat-": lambda project, records: self.batches.views(project, records),
         }
 

@@ -232,7 +232,7 @@ def scan_schedules(ingest: Ingest) -> Schedules[Subscription, None]:
         id_name="subscription_id",
         work_name="request_id",
         work_id=lambda subscription: f"req-{request_id_of_run(subscription.subscription_id, subscription)}",
-        works=ingest.queue.shown_by_id,
+        works=ingest.queue.views_by_id,
         is_active=partial(request_is_active, ingest.queue),
         start=start,
     )

@@ -305,7 +305,7 @@ class WaitingPlace:
     # None in places that an older version wrote.
     slots: int | None = None
 
-    def takes(self, ceiling: int) -> int:
+    def slots_needed(self, ceiling: int) -> int:
         """How many slots the request gets. If it needs more than its project may hold, it gets all of those."""
         return max(1, min(self.slots or 1, ceiling))
 
@@ -506,7 +506,7 @@ class Turns:
         return Turn(number, self._ceiling(place.project_id), slots=slots, capacity=self.channel.capacity)
 
     def _slots(self, place: WaitingPlace) -> int:
-        return place.takes(self._ceiling(place.project_id))
+        return place.slots_needed(self._ceiling(place.project_id))
 
     def _next_extra(self) -> WaitingPlace | None:
         """The place whose request may run beyond the channel's capacity now; None if there is none."""

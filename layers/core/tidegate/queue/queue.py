@@ -542,7 +542,7 @@ class Queue:
         """The request as callers and notices see it."""
         return self.views.get(request.type, Request.view)(request)
 
-    def shown_by_id(self, project_id: str, request_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def views_by_id(self, project_id: str, request_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The requests that exist, as callers and notices see them, by id."""
         found = self.store.get_many((project_id, request_id) for request_id in request_ids)
         return {request_id: self.view(request) for (_, request_id), request in found.items()}

@@ -158,13 +158,13 @@ LONGEST_LEASE_SECONDS = 7200
 def slot_writes(old: Request, new: Request, now: float, turn: Turn | None = None) -> list[tuple[str, Write]]:
     """A move's writes to the channel, the slot and the mutex."""
     if old.status != RUNNING and new.status == RUNNING:
-        return _taken(new, now, turn)
+        return _acquire_writes(new, now, turn)
     if old.status == RUNNING and new.status != RUNNING:
-        return _given_back(old)
+        return _release_writes(old)
     return []
 
 
-def _taken(request: Request, now: float, turn: Turn | None) -> list[tuple[str, Write]]:
+def _acquire_writes(request: Request, now: float, turn: Turn | None) -> list[tuple[str, Write]]:
     slots = request.slots_held
     bound: dict[str, Any] = {}
     # Slots beyond the capacity are not marked: as others are released, `running` falls to the capacity again.
@@ -180,7 +180,7 @@ def _taken(request: Request, now: float, turn: Turn | None) -> list[tuple[str, W
         **bound,
     )
     parts = [(CHANNEL, channel), (SLOT, slot_taken(request))]
-    return [*parts, (MUTEX, _locked(request, now))] if request.subscription_id else parts
+    return [*parts, (MUTEX, _lock_write(request, now))] if request.subscription_id else parts
 
 
 def slot_taken(request: Request) -> Write:
@@ -201,14 +201,14 @@ def slots_taken(channel: Channel, count: int) -> Write:
     )
 
 
-def _given_back(request: Request) -> list[tuple[str, Write]]:
+def _release_writes(request: Request) -> list[tuple[str, Write]]:
     channel = update(keys.channel(request.channel), adds={"running": -request.slots_held, "slot_changes": 1})
     slot = delete(keys.slot(request.channel, request.request_id), "#attempt = :attempt", attempt=request.attempt)
     parts = [(CHANNEL, channel), (SLOT, slot)]
-    return [*parts, (MUTEX, _unlocked(request))] if request.subscription_id else parts
+    return [*parts, (MUTEX, _unlock_write(request))] if request.subscription_id else parts
 
 
-def _locked(request: Request, now: float) -> Write:
+def _lock_write(request: Request, now: float) -> Write:
     return update(
         keys.mutex(request.project_id, str(request.mutex)),
         {"owner": request.request_id, "attempt": request.attempt, "taken_at": now, "lease_until": now + LEASE_SECONDS},
@@ -218,7 +218,7 @@ def _locked(request: Request, now: float) -> Write:
     )
 
 
-def _unlocked(request: Request) -> Write:
+def _unlock_write(request: Request) -> Write:
     return update(
         keys.mutex(request.project_id, str(request.mutex)),
         removes=("owner", "attempt", "taken_at", "lease_until"),
