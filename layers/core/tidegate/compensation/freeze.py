@@ -1,7 +1,7 @@
-"""Freeze and thaw: an operator stops the world without deleting it, and lets it go on.
+"""Freeze and thaw: an operator stops all work without losing any, and lets it continue.
 
-While it is frozen nothing new starts, running steps end at their next safe point or are parked, and what is submitted
-is accepted and waits. After a thaw, compensation starts all that is due, as it starts any overdue work.
+During a freeze nothing new starts, running steps end at their next safe point or are parked, and new submissions are
+accepted and wait. After a thaw, compensation starts what is due, as it starts any overdue work.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidegate.projects.audit import NO_PROJECT, act, audit_write
 from tidegate.records import F, record_from
 
 _CACHED_SECONDS = 5.0
-# How long a callback, which the freeze keeps back, waits until it is looked at again.
+# Seconds until a callback that waits for a thaw is checked again.
 CALLBACK_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FreezeState:
-    """`timeline` is part of the names of executions since the table was last restored: see `Freeze.new_timeline`."""
+    """Whether the system is frozen, why, and since when. `timeline`: see `Freeze.new_timeline`."""
 
     frozen: Annotated[bool, F("whether nothing new starts")] = False
     reason: Annotated[str | None, F("the reason, for people")] = None
@@ -44,14 +44,14 @@ class Freeze:
         self._reading = threading.Lock()
 
     def now(self) -> FreezeState:
-        """The state as it is stored. Whoever would drop work if it is frozen needs this one."""
+        """The stored state, from a consistent read. For callers that would lose work if they missed a change."""
         self._cached = record_from(FreezeState, self._table.get(keys.freeze(), consistent=True) or {})
         self._read_at = self._monotonic()
         return self._cached
 
     @property
     def state(self) -> FreezeState:
-        """The state, at most a few seconds old. For steps: one that misses a change is parked at its next step."""
+        """The state, at most five seconds old. Enough for steps: if one misses a freeze, the next one is parked."""
         with self._reading:
             if self._monotonic() - self._read_at > _CACHED_SECONDS:
                 self.now()
@@ -63,16 +63,16 @@ class Freeze:
 
     @property
     def timeline(self) -> str:
-        """What the names of executions end with: empty, or `-` and the table's timeline."""
+        """The suffix of execution names: empty, or `-` and the table's timeline."""
         return f"-{self.state.timeline}" if self.state.timeline else ""
 
     def require_thawed(self) -> None:
-        """Frozen, for what cannot wait."""
+        """Raises Frozen during a freeze. For work that cannot wait for the thaw."""
         if self.is_on:
             raise Frozen(f"the system is frozen: {self.state.reason}. Try again when it is thawed", retry_after=60)
 
     def freeze(self, reason: str, who: str) -> FreezeState:
-        """Idempotent: a second freeze only changes the reason."""
+        """Freezes the system. Idempotent: a second freeze only changes reason, time and caller."""
         now = self._clock()
         sets = {"frozen": True, "reason": reason, "since": iso(now), "by": who}
         line = act(NO_PROJECT, "system", now, who, "ops.freeze", reason)
@@ -80,7 +80,7 @@ class Freeze:
         return self.now()
 
     def thaw(self, who: str) -> bool:
-        """False if it was not frozen."""
+        """Ends the freeze. False if the system was not frozen."""
         line = act(NO_PROJECT, "system", self._clock(), who, "ops.thaw")
         gone = ("reason", "since", "by")
         change = update(keys.freeze(), {"frozen": False}, removes=gone, condition="#frozen = :yes", yes=True)
@@ -89,10 +89,10 @@ class Freeze:
         return thawed
 
     def new_timeline(self, who: str) -> FreezeState:
-        """For a table that was restored: from now on, executions have names that were never used.
+        """Gives executions names that were never used, after the table was restored. WrongState if not frozen.
 
-        The restored table does not know which executions were started after its snapshot, and Step Functions refuses
-        a name that was used in the last 90 days: work would count as started that is not. WrongState if not frozen.
+        The restored table does not know which executions were started after its snapshot. Step Functions refuses a name
+        that was used in the last 90 days, so without this, work would count as started that is not.
         """
         now = self._clock()
         line = act(NO_PROJECT, "system", now, who, "ops.reconcile")

@@ -1,4 +1,4 @@
-"""The compensation poll: finds overdue work, starts it through its normal start path, adjusts its interval."""
+"""The compensation poll: finds overdue work, starts it as it is normally started, and adapts the poll's interval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidegate.errors import Busy
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
 
 # --- interval
-# When to poll for overdue work next: soon while polls find some, less and less often while they find none.
+# When to poll for overdue work next: soon while polls find some, later and later while they find none.
 
 # Compensation starts one record of a lane (a channel) in this many seconds.
 LANE_SECONDS = 5
@@ -29,9 +29,9 @@ LANE_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to poll, in seconds. The interval is `base`, and grows by it with each empty poll up to `longest`.
+    """How often to poll, in seconds. The interval is `base`, and grows by `base` with each empty poll, up to `longest`.
 
-    Work counts as overdue only `overdue` seconds after it was due: until then its normal start may be under way.
+    Work counts as overdue only `overdue` seconds after it was due: until then, it may be about to start normally.
     """
 
     base: int
@@ -48,11 +48,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class PollState:
-    """The state of the poll. Each tick carries it; a tick whose generation is not the stored one is a duplicate.
+    """The state of the poll, which each tick carries. A tick whose generation is not the stored one is a duplicate.
 
-    `multiplier` counts the polls since work was last found: 0 before the first poll, 1 after it. `resume` has, for
-    each shard with more records than one poll reads, the due time from which the next poll continues. After the last
-    part of a shard the next poll starts again at its oldest record.
+    `multiplier` counts the polls since work was last found: 0 before the first poll, 1 after it. `resume`: for each
+    shard with more records than one poll reads, the due time from which the next poll continues. After the end of a
+    shard, the next poll starts at its oldest record again.
     """
 
     generation: int
@@ -91,8 +91,8 @@ def after(
 ) -> PollState:
     """The state after a poll. `held_back`: some starts must wait for their lane, so the next poll is soon.
 
-    `upcoming` is the number of seconds until the next known record can be overdue, for example a running request
-    whose worker dies now. The next poll is not later than that.
+    `upcoming`: seconds until the next known record becomes overdue, for example a running request if its worker dies
+    now. The next poll is not later than that.
     """
     multiplier = 1 if found else min(poll.multiplier + 1, pace.steps)
     wait = min(LANE_SECONDS, pace.base) if held_back else pace.interval(multiplier)
@@ -113,7 +113,7 @@ def triggered(poll: PollState, now: datetime, pace: Pace) -> PollState:
 
 
 def is_lost(poll: PollState, now: datetime, pace: Pace) -> bool:
-    """Whether the tick of the next poll must have been lost: it should have come a while ago."""
+    """Whether the tick of the next poll was probably lost, because it should have come a while ago."""
     return now > poll.next_poll + timedelta(seconds=pace.overdue)
 
 
@@ -129,16 +129,16 @@ _LANE_KEPT_SECONDS = _COUNT_KEPT_SECONDS = 3600
 # The attributes that a poll reads of each record. Thousands of whole records, with callers' payloads, would not fit
 # into a function's memory.
 _KEPT = ("pk", "sk", "due_at", "due_kind", "due_lane", "due_claim", "due_since", "shard", "opened_at")
-# Pages of 1 MB that one poll reads: records may be large, and a poll that times out while reading starts nothing.
+# Pages of 1 MB that one poll reads at most: a poll that times out while reading starts nothing.
 _PAGES = 150
 _FROM_THE_START: Mapping[str, int] = {}
 
 
 class Overdue(NamedTuple):
-    """The overdue records. `upcoming` is when the next record is due, if soon.
+    """The overdue records. `upcoming`: when the next record is due, if soon.
 
-    `empty_shards` are the list entries of shards without due records. `resume` has the shards with more overdue
-    records than were read, and the due time to continue from.
+    `empty_shards`: the list entries of shards without due records. `resume`: the shards with more overdue records than
+    were read, each with the due time to continue from.
     """
 
     found: list[Item]
@@ -148,7 +148,7 @@ class Overdue(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """Records of one shard. `ends_at` is the due time of the first overdue record that was not read, if any."""
+    """The overdue records of one shard. `ends_at`: the due time of the first one that was not read, if any."""
 
     found: list[Item]
     entries: list[Item]
@@ -166,6 +166,7 @@ class CompensationStore(Store):
         return PollState.from_data(item) if item else None
 
     def replace(self, old: PollState | None, new: PollState, line: AuditLine | None = None) -> bool:
+        """Stores the new state. False if the stored one is not `old` any more."""
         state = new.as_data()
         # The total is only ever added to, because the value in a tick may be old.
         del state["compensated_total"]
@@ -178,7 +179,7 @@ class CompensationStore(Store):
         return self._table.try_write(change, *([audit_write(line)] if line else []))
 
     def count(self, generation: int, compensated: int, now: datetime) -> None:
-        """Adds the starts of one poll to the total, once, even if botocore repeats a write whose answer was lost."""
+        """Adds the starts of one poll to the total. Once only, even if boto3 repeats a write whose answer was lost."""
         expires_at = int(now.timestamp()) + _COUNT_KEPT_SECONDS
         self._table.try_write(
             put_new(keys.compensated(generation) | {"expires_at": expires_at}),
@@ -188,9 +189,10 @@ class CompensationStore(Store):
     def overdue(
         self, now: float, late: float, until: float, limit: int, resume: Mapping[str, int] = _FROM_THE_START
     ) -> Overdue:
-        """The records that were due at `late` or before, oldest first. Shards in `resume` are read from there on.
+        """The records that were due at `late` or before, oldest first.
 
-        Shard 0 also lists the other shards that may have records. Records up to `until` are read for `upcoming`.
+        Shards in `resume` are read from their time there. Shard 0 also lists the other shards that may have records.
+        Records that are due until `until` are read for `upcoming`.
         """
         first = self._in_shard(0, resume.get("0", 0), late, until, limit, _PAGES)
         entries = first.entries if "0" not in resume else self._entries()
@@ -207,8 +209,8 @@ class CompensationStore(Store):
             is_empty = not shard.found and shard.upcoming is None and name not in resume
             if is_empty and int(entry["opened_at"]) + SHARD_KEPT_SECONDS < now:
                 empty.append(entry)
-        # If more records are due in one second than a poll reads, continue with the next second: the rest is read when
-        # the first records of this second have moved.
+        # If more records are due in one second than a poll reads, continue with the next second. The others are read
+        # when the first records of this second have moved.
         onward = {name: at + (at == resume.get(name)) for name, at in ends.items() if at is not None}
         return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, empty, onward)
 
@@ -242,7 +244,7 @@ class CompensationStore(Store):
         return _Shard(found, entries, ends_at=at)
 
     def close_shards(self, empty_shards: Sequence[Item]) -> int:
-        """Removes shards without records from the list, unless one was opened again. Returns how many were removed."""
+        """Removes empty shards from the list of shards, unless they were opened again. Returns how many."""
         closed = 0
         for entry in empty_shards:
             if not self._table.query(keys.due_partition(int(entry["shard"])), index="due", limit=1).items:
@@ -251,7 +253,7 @@ class CompensationStore(Store):
         return closed
 
     def claim(self, item: Item, until: datetime, since: int) -> Item | None:
-        """Moves the due time and stores when the work was first due. Returns the record; None if another was faster."""
+        """Moves the due time to `until` and stores when the work was first due. The record; None if it had moved."""
         at = int(until.timestamp())
         sets = {"due_at": at, "due_claim": at, "due_since": since}
         try:
@@ -260,12 +262,12 @@ class CompensationStore(Store):
             return None
 
     def remove_from_index(self, item: Item) -> bool:
-        """False if the record moved meanwhile."""
+        """Removes the record from the due index. False if it moved meanwhile."""
         gone = update(_key(item), removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=item["due_at"])
         return self._table.try_write(gone)
 
     def claim_lane(self, lane: str, now: datetime) -> bool:
-        """True for one caller in LANE_SECONDS."""
+        """Whether the caller may start a record of the lane now: True for one caller in LANE_SECONDS."""
         second = int(now.timestamp())
         return self._table.try_write(
             update(
@@ -302,12 +304,12 @@ LANE_CLOSED = "lane closed"
 # Starts an overdue record, given as it was when it was claimed. Returns False if there was nothing to do.
 DueHandler = Callable[[DueItem], bool | str | None]
 
-# Overdue records that one poll reads, so that many waiting in one lane do not hide other work. A page of the index has
-# about a thousand. If there are more, the next poll continues after them.
+# The most overdue records that one poll reads. So many that those of one lane do not hide other work; a page of the
+# index has about a thousand. If there are more, the next poll continues after them.
 MOST_AT_ONCE = 20_000
-# Starts, and records removed from the index, in one poll at most. A poll ends when the next one is due.
+# The most starts of one poll, and the most records that it removes from the index. It ends when the next one is due.
 _STARTS = 500
-# Work that is overdue for longer is started even if the start queue is not empty: the queue may be blocked.
+# Work that is overdue for longer is started even if the start queue is not empty, because the queue may be blocked.
 _QUEUE_TRUSTED_SECONDS = 300
 _TRIES = 5
 
@@ -316,8 +318,8 @@ _TRIES = 5
 class PollReport:
     """The outcome of a poll. `found` counts overdue records, `compensated` those that were started.
 
-    `oldest_overdue_s` is the age of the oldest record that stayed overdue after a start. Records that still wait for
-    their first start are a backlog, and are only in `found`.
+    `oldest_overdue_s`: the age of the oldest record that a start did not help. Records that were never started are not
+    in it, only in `found`.
     """
 
     poll: PollState
@@ -382,7 +384,7 @@ class Compensator:
         return PollReport(following, len(found), compensated, oldest)
 
     def _rest(self, poll: PollState, now: datetime) -> PollReport | None:
-        """Starts nothing during a freeze, but looks again soon."""
+        """Starts nothing, because of a freeze, and plans the next poll soon."""
         following = after(poll, now, 1, self._pace)
         if not self._store.replace(poll, following):
             return None
@@ -390,7 +392,7 @@ class Compensator:
         return PollReport(following, 0, 0, 0.0)
 
     def _without_queued(self, found: list[DueItem], now: datetime) -> list[DueItem]:
-        """Leaves out work that starts through the start queue while that is not empty: its start may be under way."""
+        """The records without those that may be in the start queue, while that queue is not empty."""
         queued = [item for item in found if item.get("due_lane") and self._trusts_queue(item, now)]
         if not queued:
             return found
@@ -405,7 +407,7 @@ class Compensator:
         return now.timestamp() - int(item["due_at"]) < _QUEUE_TRUSTED_SECONDS
 
     def _start(self, item: DueItem, now: datetime) -> bool | str:
-        """Returns whether the record was started, or LANE_CLOSED. A record that fails does not stop the others."""
+        """Starts the record. Returns whether it did, or LANE_CLOSED. A record that fails does not stop the others."""
         kind, waited = str(item.get("due_kind")), round(now.timestamp() - _since(item), 1)
         handler = self._handlers.get(kind)
         if handler is None:
@@ -453,7 +455,7 @@ class Compensator:
         return is_asleep(poll, now, self._pace) and bool(self._store.overdue(now.timestamp(), late, late, 1).found)
 
     def trigger(self, who: str = SYSTEM) -> PollState:
-        """Starts a poll now. Tried again if a tick changes the state at the same moment."""
+        """Starts a poll now. Tries again if a tick changes the state at the same moment."""
         line = act(NO_PROJECT, "compensation", self._clock(), who, "compensation.trigger")
         for _ in range(_TRIES):
             begun = self._begin(self._store.read(), self._clock(), line)
@@ -500,5 +502,5 @@ def _since(item: DueItem) -> int:
 
 
 def _was_tried(item: DueItem) -> bool:
-    """Whether a claim was made and led to nothing: the due time is still the one that the claim set."""
+    """Whether the record was started without effect: its due time is still the one that a poll's claim set."""
     return bool(item.get("due_claim") == item["due_at"])

@@ -1,4 +1,4 @@
-"""Notifications: the topic, callbacks and WebSockets, as parts of one object of the app.
+"""Notifications: the SNS topic, callbacks and WebSockets, as parts of the `Notifications` object of `app.py`.
 
 Importing any module of this package runs this file, so it imports the others only when a part is first used.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Notifications:
-    """What belongs to notifications: given by the app, or made from that when it is first used."""
+    """The settings, stores and senders of notifications. Parts are made at their first use."""
 
     settings: Settings
     clock: Clock
@@ -55,7 +55,7 @@ class Notifications:
     # (project id, key id, agent id, what the message costs); RateLimited if it is too much.
     limit_socket: Callable[[str, str, str | None, int], None]
     presence: Callable[[], AgentPresence]
-    # Prefix of an id → how records are read, one or several at once.
+    # By the prefix of an id: how to read one record, or several at once.
     lookups: Mapping[str, Lookup]
     batched_lookups: Mapping[str, BatchLookup]
 

@@ -1,4 +1,4 @@
-"""Callbacks: checked at submission, delivered with retries, listed and delivered again."""
+"""Callbacks: checks their URLs at submission, delivers them with retries, lists and redelivers them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CallbackQueue:
         self._dead = dead
 
     def later(self, delivery: CallbackDelivery, seconds: float) -> None:
-        """Sends a message that starts the next attempt. SQS delays it by 15 minutes at most."""
+        """Sends a message that starts the next attempt after `seconds`. SQS delays it by 15 minutes at most."""
         body = {"project_id": delivery.project_id, "delivery_id": delivery.delivery_id, "due": delivery.next_attempt_at}
         self._waiting.send(Message(body, delay_seconds=max(0, math.ceil(seconds))))
 
@@ -79,7 +79,7 @@ class Callbacks:
         self._clock = clock
 
     def check(self, project_id: str, urls: Mapping[str, str | None]) -> None:
-        """UrlNotAllowed if a request to one of the URLs, by the field that has it, would be refused. None passes."""
+        """UrlNotAllowed if a callback to one of these URLs would be refused. `urls` is by field; None is allowed."""
         given = {field: url for field, url in urls.items() if url}
         if not given:
             return
@@ -102,13 +102,13 @@ class Callbacks:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
 
     def redrive(self, project_id: str, delivery_id: str) -> None:
-        """For a dead letter that an operator moved back to the queue: delivers it again if it is still dead."""
+        """Redelivers a callback that is still dead. For a dead letter that an operator moved back to the queue."""
         delivery = self._store.get(project_id, delivery_id)
         if delivery is not None and delivery.state == DEAD:
             self.redeliver(project_id, delivery_id)
 
     def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> CallbackDelivery:
-        """Delivers it again, with attempts for another day. The id stays the same, so the receiver can de-duplicate."""
+        """Starts the delivery again, with another day of attempts. Its id stays, so that receivers can de-duplicate."""
         now = self._clock()
         delivery = redelivered(self.get(project_id, delivery_id), now)
         line = act(project_id, delivery_id, now, who, "callback.redeliver", f"callback of {delivery.record_id}")
@@ -123,7 +123,7 @@ LEASE_SECONDS = 45.0
 
 
 class Deliverer:
-    """Delivers callbacks to their receivers. A failed callback is retried; the work that it reports is not repeated."""
+    """Delivers callbacks to their receivers. Retries a failed callback, and never the work that it reports."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Deliverer:
         timeout_seconds: float,
         frozen_for: Callable[[], float],
     ) -> None:
-        """`frozen_for`: seconds until the delivery is looked at again if the system is frozen, else 0."""
+        """`frozen_for`: seconds until a delivery is tried again if the system is frozen, else 0."""
         self._store = store
         self._circuit_breaker = circuit_breaker
         self._queue = queue
@@ -151,7 +151,7 @@ class Deliverer:
         self._limits = Limits(connect=timeout_seconds, read=timeout_seconds, total=timeout_seconds)
 
     def accept(self, message: Mapping[str, Any]) -> None:
-        """Takes a notice from the topic, which may deliver it more than once."""
+        """Delivers the callback of a notice from the topic. The topic may send the notice more than once."""
         now = self._clock()
         lease = now.timestamp() + LEASE_SECONDS
         noticed_at = datetime.fromisoformat(message["timestamp"])
@@ -162,7 +162,7 @@ class Deliverer:
             self._claim_and_run(delivery.project_id, delivery.delivery_id)
 
     def resume(self, project_id: str, delivery_id: str, due: float) -> None:
-        """Takes the message for the attempt at `due`. If it comes early, sends it again: SQS delays 15 min at most."""
+        """Makes the attempt planned for `due`. If it is too early, queues it again: SQS delays 15 minutes at most."""
         now = self._clock().timestamp()
         if due > now:
             delivery = self._store.get(project_id, delivery_id)
@@ -181,7 +181,7 @@ class Deliverer:
     def _run(self, delivery: CallbackDelivery, lease: float) -> None:
         now = self._clock().timestamp()
         if frozen := self._frozen_for():
-            # The time of a freeze does not count for the day in which a callback is tried.
+            # The day in which a callback is tried is extended by the time of the freeze.
             waits = replace(delivery, next_attempt_at=now + frozen, gives_up_at=delivery.gives_up_at + frozen)
             self._settle(waits, lease)
             return
@@ -217,9 +217,9 @@ class Deliverer:
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
     def _put_off(self, delivery: CallbackDelivery, wait: float, held_back: NotSent | None = None) -> CallbackDelivery:
-        """Postpones the delivery without counting an attempt: its host or project has reached its limit, or it fails.
+        """The delivery, postponed by `wait` seconds without counting an attempt.
 
-        After its day it is given up, unless it was never tried: then it gets another day.
+        After its day it is given up; if it was never tried, it gets another day.
         """
         now = self._clock()
         if now.timestamp() >= delivery.gives_up_at and not delivery.tries:

@@ -1,4 +1,4 @@
-"""Deliveries of callbacks in the table, and how many a slow host or project gets at once."""
+"""Deliveries of callbacks in the table, and limits on how many run at once for a slow host or project."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class CallbackDelivery:
-    """`tries` counts since the start or the latest redelivery; `next_attempt_at`, `gives_up_at` are epoch seconds."""
+    """One callback and its attempts. `tries` counts since the start or the latest redelivery.
+
+    `next_attempt_at` and `gives_up_at` are Unix times in seconds."""
 
     delivery_id: Annotated[str, F("id of the callback, which its receiver gets as `webhook-id`")]
     project_id: str
@@ -110,7 +112,7 @@ def back_off(tries: int, chance: float) -> float:
 def after(
     delivery: CallbackDelivery, attempt: Attempt, now: datetime, *, retry_after: float | None, chance: float
 ) -> CallbackDelivery:
-    """The delivery after an attempt. The last attempt is at the end of its day, even if Retry-After asks for longer."""
+    """The delivery after an attempt. The last attempt is made at the end of its day, whatever Retry-After says."""
     at = now.timestamp()
     tried = replace(
         delivery, tries=delivery.tries + 1, attempts=(*delivery.attempts, attempt)[-KEPT_ATTEMPTS:], next_attempt_at=at
@@ -131,10 +133,8 @@ def redelivered(delivery: CallbackDelivery, now: datetime) -> CallbackDelivery:
 
 
 # --- circuit rules
-# How many callbacks a slow or failing host gets at once, so that callbacks to other hosts do not wait for it.
-#
-# And how many a project with slow hosts gets at once, so that other projects do not wait for it, however many hosts it
-# has.
+# How many callbacks a slow or failing host gets at once, so that callbacks to other hosts do not wait for it; and how
+# many a project with slow hosts gets at once, so that other projects do not wait for it.
 
 SLOW_SECONDS = 3.0
 FAILURES_TO_OPEN = 3
@@ -144,15 +144,15 @@ LONGEST_PAUSE_SECONDS = 60.0
 PLACE_SECONDS = 15.0
 # How many callbacks a slow or failing host gets at once at first, and at most.
 FIRST_LIMIT, MOST_AT_ONCE = 8, 32
-# Waiting callbacks are spaced as if the host could take this many times its present limit: the limit grows by one with
-# each success, so it doubles in about the time of one callback.
+# Waiting callbacks are planned as if the host's limit were this many times as high: it grows by one with each success,
+# so it doubles in about the time of one callback.
 EXPECTED_GROWTH = 4
-# No callback waits longer than this before it asks again: the host may have recovered.
+# The longest time for which a callback is put off, because the host may have recovered.
 LONGEST_PUT_OFF_SECONDS = 1800.0
 
 # How many callbacks of a project with slow hosts run at once: at first, and at least. At most as many as for one host.
 PROJECT_FIRST_LIMIT, PROJECT_LEAST = 16, 4
-# What a callback is expected to take until one was answered.
+# The seconds that a callback is expected to take, until one was answered.
 PROJECT_FIRST_TOOK = 5.0
 # The limit grows by one in this time without a new host that does not answer.
 PROJECT_GROWTH_SECONDS = 10.0
@@ -164,7 +164,8 @@ PROJECT_SLOW_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ProjectState:
-    """`limit` was set at `limit_at`; `slow_at`: the last slow callback; `took`: the average seconds of an answer."""
+    """The limit of a project with slow hosts. `limit` was set at `limit_at`; `took`: the average seconds of an answer;
+    `slow_at`: when its last slow callback ended; `places`: until when each place is taken."""
 
     limit: int
     limit_at: float
@@ -180,7 +181,7 @@ class ProjectState:
         return min(grown, MOST_AT_ONCE)
 
     def free_places(self, now: float, *, failing: bool) -> list[int]:
-        """`failing`: for a host that is known to fail. Such hosts share half of the places; the others may use all."""
+        """The places that are free now. `failing`: hosts that are known to fail may use only half of the places."""
         limit = self.limit_now(now)
         return [place for place in range(limit // 2 if failing else limit) if self.places.get(place, 0.0) <= now]
 
@@ -219,7 +220,7 @@ def delivery_of(item: Item) -> CallbackDelivery:
 
 
 class DeliveryStore(Store):
-    """Only the holder of a delivery's lease may call the receiver."""
+    """Deliveries in the table. Only the holder of a delivery's lease may call the receiver."""
 
     def add(self, delivery: CallbackDelivery, lease_until: float) -> bool:
         """Adds a delivery with its lease taken. False if it exists already."""
@@ -234,6 +235,7 @@ class DeliveryStore(Store):
         return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
 
     def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> CallbackDelivery | None:
+        """Takes the lease of a pending delivery that is due. None if it is not, or another function has the lease."""
         claimed = update(
             keys.callback(project_id, delivery_id),
             {"lease_until": lease_until, **keys.due(delivery_id, lease_until, DUE_KIND)},
@@ -266,7 +268,7 @@ class DeliveryStore(Store):
         return self._table.try_write(settled)
 
     def restart(self, delivery: CallbackDelivery, now: float, line: AuditLine) -> None:
-        """Starts the delivery again. WrongState while an attempt is running, whose result would be lost."""
+        """Starts the delivery again. WrongState while an attempt runs, because its result would be lost."""
         sets = {name: value for name, value in item_of(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
             keys.callback(delivery.project_id, delivery.delivery_id),
@@ -299,7 +301,9 @@ class DeliveryStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """`places`: when each running callback's place becomes free; `took`: the seconds that the last callback took."""
+    """The limit of a slow or failing host, which gets no callbacks before `open_until`.
+
+    `places`: when each place becomes free. `took`: the seconds that the last callback took."""
 
     limit: int
     open_until: float
@@ -330,9 +334,9 @@ def _project_state(item: Item) -> ProjectState:
 
 
 class CircuitStore(Store):
-    """State of slow or failing hosts, and of projects that have slow ones. Others have no item.
+    """The state of slow or failing hosts, and of projects with slow hosts. Other hosts and projects have no item.
 
-    `host` may be `ALL_HOSTS` for a project's places and times.
+    `host` may be `ALL_HOSTS`, for the state of a project.
     """
 
     def states(self, project_id: str, host: str) -> tuple[HostState | None, ProjectState | None]:
@@ -353,9 +357,9 @@ class CircuitStore(Store):
     def reserve(
         self, project_id: str, host: str, earliest: float, latest: float, step: float, name: str = "next_at"
     ) -> float | None:
-        """Reserves the next free time at the host, `step` seconds after the last one. None if it is after `latest`.
+        """Reserves the next time for a callback, `step` seconds after the last reserved one. None if after `latest`.
 
-        `name`: the attribute with the last time.
+        `name`: the attribute with the last reserved time.
         """
         key, after, until = keys.circuit(project_id, host), round(earliest * 1000), round((latest - step) * 1000)
         within = f"#{name} >= :after AND #{name} <= :until"
@@ -370,7 +374,7 @@ class CircuitStore(Store):
             return at / 1000
 
     def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
-        """Counts a failure. Returns how many there were in a row."""
+        """Counts a failure of the host. Returns how many there were in a row."""
         failed = self._left(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
         return int(failed["failures"])
 
@@ -380,15 +384,15 @@ class CircuitStore(Store):
     def slow(
         self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
     ) -> None:
-        """Records a slow callback of a project. `took` and `limit` stay as they are if they are None. `places`: which
-        are taken, and until when."""
+        """Records a slow callback of a project. None leaves `took` or `limit` as stored. `places`: until when each is
+        taken."""
         sets: dict[str, Any] = {f"{_PLACE}{place}": until for place, until in places.items()}
         sets |= {"slow_at": now, "open_until": 0, "expires_at": int(now) + _HOST_KEPT_SECONDS}
         sets |= {"took": took, "limit": limit, "limit_at": None if limit is None else now}
         self._table.write(update(keys.circuit(project_id, keys.ALL_HOSTS), sets, condition=""))
 
     def quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
-        """Frees the place of a callback that was not slow. None: the limit stays."""
+        """Frees the place of a callback that was not slow. A `limit` of None leaves the stored one."""
         sets = {"took": took, "limit": limit, "limit_at": None if limit is None else now}
         key = keys.circuit(project_id, keys.ALL_HOSTS)
         self._table.try_write(update(key, sets, removes=(f"{_PLACE}{place}",)))
@@ -422,9 +426,8 @@ _TRIES = 3
 class ProjectPlaces:
     """Limits how many callbacks of a project run at once while some of its hosts are slow.
 
-    Limits for each host are not enough: a project may have any number of hosts that do not answer, and a new host
-    has no limit. This one only limits callbacks that run at the same time. It never stops those to a project's
-    healthy hosts.
+    Limits for each host are not enough: a project may have any number of hosts that do not answer, and a new host has
+    no limit. Callbacks to a project's healthy hosts are never stopped; they only share the limit.
     """
 
     def __init__(self, store: CircuitStore) -> None:
@@ -439,9 +442,9 @@ class ProjectPlaces:
         return None
 
     def put_off(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> float:
-        """Seconds to wait, as for a host: each callback reserves a time of its own.
+        """Seconds until the callback may try again, at a time that it reserves for itself.
 
-        Callbacks to hosts that are known to fail have their own times, far apart, and do not delay the others.
+        Callbacks to hosts that are known to fail have separate times, far apart, and do not delay the others.
         """
         limit, latest = state.limit_now(now), now + LONGEST_PUT_OFF_SECONDS
         if failing:
@@ -465,7 +468,7 @@ class ProjectPlaces:
         unanswered: bool,
         failing: bool,
     ) -> None:
-        """Records the result of a call. `failing`: its host was known to fail, so it does not lower the limit again."""
+        """Records the result of a call. `failing`: the host was known to fail, so the limit is not lowered again."""
         average = state.average(took) if state else took
         limit = state.limit_now(now) if state else PROJECT_FIRST_LIMIT
         if unanswered:
@@ -476,11 +479,11 @@ class ProjectPlaces:
             # The place is free from now on.
             self._store.slow(project_id, now, average, raised(limit), {} if place is None else {place: now})
         elif place is not None:
-            # Quick answers bring the first limit back, so that a dead host hardly delays a project's other hosts.
+            # Quick answers raise the limit up to the first one, so that a dead host hardly delays other hosts.
             self._store.quick(project_id, now, average, limit + 1 if limit < PROJECT_FIRST_LIMIT else None, place)
 
     def give_back(self, project_id: str, place: int | None, now: float, waited: float) -> None:
-        """Frees the place of a call that was not sent. A long wait counts as slow: it held a place as well."""
+        """Frees the place of a call that was not sent. A long wait counts as slow, because it held the place, too."""
         if waited >= SLOW_SECONDS:
             self._store.slow(project_id, now, None, None, {} if place is None else {place: now})
         elif place is not None:
@@ -491,8 +494,8 @@ class ProjectPlaces:
 class CircuitEntry:
     """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
 
-    `state` is None for a host that is neither slow nor failing: it has no limit. So is `project` for a project whose
-    hosts are not slow.
+    `state` is None if the host is neither slow nor failing, and `project` is None if none of the project's hosts is
+    slow: then there is no limit.
     """
 
     wait: float = 0.0
@@ -516,6 +519,7 @@ class CircuitBreaker:
         self._projects = ProjectPlaces(store)
 
     def enter(self, project_id: str, host: str, now: float) -> CircuitEntry:
+        """Whether a callback to the host may be sent now. If so, `leave` or `give_back` must follow."""
         state, project = self._store.states(project_id, host)
         entry = CircuitEntry(0.0, state, None, project if project and project.is_slow(now) else None)
         if state is not None:
@@ -532,7 +536,7 @@ class CircuitBreaker:
     def _at_host(self, project_id: str, host: str, entry: CircuitEntry, state: HostState, now: float) -> CircuitEntry:
         free = state.free_places(now) if state.open_until <= now else []
         if free and entry.project and not entry.project.free_places(now, failing=entry.failing):
-            # No place of the host is needed: the project has none.
+            # The project has no free place, so none of the host is taken.
             return entry
         for place in _choice(free, min(_TRIES, len(free))):
             if self._store.take_place(project_id, host, place, now, now + PLACE_SECONDS):
@@ -540,10 +544,10 @@ class CircuitBreaker:
         return CircuitEntry(self._put_off(project_id, host, state, now), state)
 
     def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
-        """Seconds to wait. Each waiting callback reserves a time of its own, spaced as fast as the host answers.
+        """Seconds until the callback may try again. Each reserves a time of its own, as fast as the host answers.
 
-        So no more of them come back in a second than the host can take, however many wait. If no time is free within
-        the longest wait, the callback asks again at a random time in its second half and reserves nothing.
+        So the host never gets more in a second than it can take, however many wait. If no time is free within the
+        longest wait, the callback reserves nothing, and tries again at a random time in the second half of that wait.
         """
         step = max(0.05, state.took / min(MOST_AT_ONCE, state.limit * EXPECTED_GROWTH))
         latest = now + LONGEST_PUT_OFF_SECONDS
@@ -586,7 +590,7 @@ class CircuitBreaker:
             self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
 
     def give_back(self, project_id: str, host: str, now: float, *, waited: float, entry: CircuitEntry) -> None:
-        """Frees the places of a call that was not sent. `waited`: seconds."""
+        """Frees the places of a call that was not sent. `waited`: the seconds that it waited."""
         self._projects.give_back(project_id, entry.project_place, now, waited)
         if entry.place is not None:
             self._store.free(project_id, host, entry.place)

@@ -29,7 +29,7 @@ _MOST_BYTES = 120_000
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`kind` is the webhook's type (`task.completed`, `job.finished`, …), `data` the record as its route shows it."""
+    """News of a record. `kind`: the webhook type, such as `task.completed`. `data`: the record as the API shows it."""
 
     notice_id: str
     project_id: str
@@ -47,7 +47,7 @@ class Notice:
 
 
 def data_text(notice: Notice) -> str:
-    """The record as JSON. If it is too large to send: only its id and status, and `truncated`."""
+    """The notice's record as JSON. If it is too large to send, only its id and status, and `truncated`."""
     text = json.dumps(notice.data, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode()) <= _MOST_BYTES:
         return text
@@ -85,7 +85,7 @@ def id_field(record_id: str, record: Mapping[str, Any]) -> str:
 
 
 def followed_id(record_id: str, record: Mapping[str, Any]) -> str:
-    """The record whose notices to follow: a Task's state comes from its Job, and few Tasks have their own notices."""
+    """The id of the record whose notices report on this record: for a Task its Job, as few Tasks have own notices."""
     job_id = record.get("job_id")
     return str(job_id) if job_id and id_field(record_id, record) == "task_id" else record_id
 
@@ -98,7 +98,7 @@ DUE_KIND = "notice"
 
 
 def notice_write(notice: Notice) -> Write:
-    """Put it into the transaction that ends the record: then compensation sends the notice if nobody else does."""
+    """The outbox write for the transaction of the change. Compensation then sends the notice if nobody else does."""
     at = notice.created_at.timestamp()
     return put(
         keys.notice(notice.project_id, notice.notice_id)
@@ -149,7 +149,7 @@ class Topic:
         self._asked: dict[tuple[str, str], float] = {}
 
     def publish(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Returns the notices that SNS accepted. Busy if it accepted none because the call failed."""
+        """Publishes the notices. Returns those that SNS accepted; Busy if it accepted none because the call failed."""
         taken: list[Notice] = []
         for batch in _batches(notices):
             entries: Any = [
@@ -166,7 +166,7 @@ class Topic:
         return taken
 
     def publish_progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None:
-        """At most one message per second and record; one read if nobody watches. Never raises."""
+        """Publishes a record's progress if a client watches it, at most once a second. Never raises."""
         now = self._clock()
         key = (project_id, record_id)
         if now.timestamp() - self._asked.get(key, 0) < INTERVAL_SECONDS:
@@ -225,7 +225,7 @@ def message_of(notice: Notice) -> str:
 
 
 def _attributes(notice: Notice) -> dict[str, dict[str, str]]:
-    """`status` is in lower case, so that one filter policy matches a Job's `Failed` and an export's `failed`."""
+    """The SNS attributes of a notice. `status` is in lower case: one filter matches `Failed` and `failed`."""
     values = {"kind": notice.kind, "project_id": notice.project_id, "status": notice.status.lower()}
     if notice.callback:
         values["callback"] = "yes"
@@ -240,7 +240,7 @@ class Notifier:
         self._table = table
 
     def publish(self, notices: Sequence[Notice]) -> None:
-        """Call it after the transaction with their `notice_write`. Never raises: compensation sends what fails here."""
+        """Sends notices, after the transaction with their `notice_write`. Never raises: compensation sends the rest."""
         if not notices:
             return
         try:

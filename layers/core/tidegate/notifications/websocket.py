@@ -49,7 +49,7 @@ ACTIONS = ("watch", "unwatch", "ping")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The project and key that a ticket or connection belongs to. It has no more rights than that key."""
+    """The project and key of a ticket or connection, which has no more rights than the key."""
 
     project_id: str
     key_record_id: str
@@ -62,7 +62,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class WatchEntry:
-    """`record_id` is what the client watches; `followed_id` is the record whose notices report on it."""
+    """A record that a client watches. `followed_id`: the record whose notices report on it."""
 
     project_id: str
     followed_id: str
@@ -72,7 +72,7 @@ class WatchEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """With it a browser connects to the WebSocket, to which it cannot send a key."""
+    """A text with which a browser opens a WebSocket, because it cannot send a key there."""
 
     ticket: str
     expires_at: str
@@ -85,6 +85,7 @@ class ClientMessage:
 
 
 def parse(text: str) -> ClientMessage:
+    """The message in a client's text. Invalid if it is not one."""
     try:
         given = read_json(text)
     except ValueError as error:
@@ -100,14 +101,14 @@ def parse(text: str) -> ClientMessage:
 
 
 def _is_id(value: object) -> bool:
-    """Refuses half a surrogate pair: JSON can hold it, but no id has it, and the answer could not be encoded."""
+    """Whether the value may be an id. Half a surrogate pair is refused: an answer with it could not be encoded."""
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
         return False
     return not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
 
 
 def message(kind: str, data: Mapping[str, Any]) -> str:
-    """The message as JSON. If it is too large for a frame: without its largest fields, and with `truncated`."""
+    """The message as JSON. If it is too large for a frame, without its largest fields, and with `truncated`."""
     text = _json({"type": kind, "data": data})
     if _size(text) <= LARGEST_FRAME:
         return text
@@ -122,7 +123,7 @@ def message(kind: str, data: Mapping[str, Any]) -> str:
 
 
 def id_messages(kind: str, record_ids: Sequence[str]) -> list[str]:
-    """The ids, in as few messages as the frame size allows."""
+    """Messages with these ids, as few as the frame size allows."""
     lists: list[list[str]] = [[]]
     size = start = _size(_json({"type": kind, "data": {"task_ids": []}}))
     for record_id in record_ids:
@@ -169,18 +170,18 @@ class ConnectionStore(Store):
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
         """Stores the connection under its id, and under its key, where a revocation finds it."""
         held = asdict(holder) | {"expires_at": expires_at}
-        # Listed with the connection's watches, so that it is removed with them. An agent's watches nothing: it expires.
+        # Listed with the connection's watches, so that it is removed with them. An agent's connection has no watches.
         listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"} if holder.may_watch else {}
         under_key = keys.key_connection(holder.key_record_id, connection_id) | {"expires_at": expires_at}
         self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
 
     def holder_of(self, connection_id: str) -> Holder | None:
-        """Reads consistently: a client's first message may come right after the connection was stored."""
+        """The connection's project and key. Consistent: the first message may come right after the connection."""
         item = self._table.get(keys.connection(connection_id), consistent=True)
         return _holder(item) if item else None
 
     def recount_watches(self, connection_id: str, added: int, most: int) -> bool:
-        """Counts the watches themselves, because watches that end are not subtracted, and then adds to the count."""
+        """As `count_watches`, after it counted the stored watches: the count still includes watches that have ended."""
         listed = self._table.query_all(keys.watches_of_connection(connection_id), index="gsi1", project=("sk",))
         watches = sum(1 for _ in islice(listed, most + 1)) - 1
         self._table.try_write(update(keys.connection(connection_id), {"watches": max(0, watches)}))
@@ -193,7 +194,7 @@ class ConnectionStore(Store):
         return self._table.try_write(update(key, adds={"watches": added}, condition=few, few=most - added))
 
     def of_key(self, record_id: str) -> list[str]:
-        """Every open connection that was made with a key."""
+        """The ids of all open connections that were made with a key."""
         found = self._table.query_all(keys.key_connections(record_id), consistent=True, project=("sk",))
         return [item["sk"] for item in found]
 
@@ -204,7 +205,7 @@ class ConnectionStore(Store):
 
 
 def _holder(item: Item) -> Holder | None:
-    """None for an old ticket or connection without a key: the client has to get another ticket."""
+    """The project and key in an item; None for an old item without a key: the client has to get another ticket."""
     key_record_id = item.get("key_record_id")
     if not key_record_id:
         return None
@@ -213,7 +214,7 @@ def _holder(item: Item) -> Holder | None:
 
 
 class WatchStore(Store):
-    """A watched record has a marker item. Without it, progress costs one read and nothing is sent."""
+    """Watches in the table. A watched record has a marker item; without it, progress costs one read and is not sent."""
 
     def add(self, watches: Sequence[WatchEntry], expires_at: int) -> None:
         """Writes the markers before the watches, so that no watch is without a marker."""
@@ -257,7 +258,7 @@ _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed
 
 
 class Sent(NamedTuple):
-    """Ids of connections that did not get their message. `gone` are closed; `failed` may still be open."""
+    """The connections that did not get their message: `gone` are closed, `failed` may still be open."""
 
     gone: set[str]
     failed: set[str]
@@ -266,7 +267,7 @@ class Sent(NamedTuple):
 class WebSocketSender:
     """Sends messages to connected WebSocket clients, and closes connections.
 
-    Sends signed requests without a boto3 client: a Job may have hundreds of watchers, and this is much cheaper.
+    It signs requests without a boto3 client, which is much cheaper: a Job may have hundreds of watchers.
     """
 
     def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
@@ -334,16 +335,16 @@ _TASK_PREFIX = "AsyncDownloadTask"
 BEAT = '{"action":"beat"}'
 # A new connection costs as much as this many messages.
 CONNECT_COSTS = 5
-# Reading all watches of a connection, to count those that have not ended.
+# What reading all watches of a connection costs, to count those that have not ended.
 RECOUNT_COSTS = 100
-# A connection that goes on sending over its limit is closed: API Gateway bills refused messages too.
+# A connection that sends so many messages over its limit is closed, because API Gateway bills refused messages, too.
 MOST_REFUSED = 20
 _CONNECTIONS_KEPT = 10_000
 # (project id, key id, agent id, what the message costs); RateLimited if it is too much.
 Limit = Callable[[str, str, str | None, int], None]
 
 
-# If more clients watch Tasks of a Job, they are sent ends only, not progress, because each Task costs reads.
+# If more clients watch Tasks of one Job, they get only the ends and no progress, because each Task costs reads.
 _FOLLOWERS_SENT_PROGRESS = 50
 _FOLLOWERS_TOGETHER = 100
 _CLIENTS_TOGETHER = 500
@@ -385,12 +386,12 @@ class RecordLookup:
 
 
 class AgentPresence(Protocol):
-    """Implemented by the fleet, which this capability may not import: it must know which hosts are connected."""
+    """What the fleet implements to learn which hosts are connected. This capability may not import the fleet."""
 
     def connected(
         self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str], life: int
     ) -> None:
-        """Raises a DomainError if the host may not connect."""
+        """Stores that the host is connected. Raises a DomainError if it may not connect."""
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
 
@@ -427,9 +428,9 @@ class WebSocketClients:
         return Ticket(made, iso(until))
 
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
-        """False if the ticket, its key or its host is refused; RateLimited if it connects too often.
+        """Stores a new connection. False if the ticket, its key or its host is refused; RateLimited if too many come.
 
-        `about` is the request's query: an agent's inventory.
+        `about`: the query of the request, which has an agent's inventory.
         """
         now = self._clock().timestamp()
         holder = self._connections.redeem(ticket, connection_id, now) if ticket else None
@@ -453,7 +454,7 @@ class WebSocketClients:
     def disconnect(self, connection_id: str) -> None:
         holder = self._connections.holder_of(connection_id)
         if holder and holder.agent_id:
-            # One write only: the connection's other records expire by themselves.
+            # Only one write: the connection's other records expire by themselves.
             self._presence().disconnected(holder.project_id, holder.agent_id, connection_id)
             return
         self._connections.remove(connection_id)
@@ -490,7 +491,7 @@ class WebSocketClients:
                 return
 
     def _admitted(self, holder: Holder, connection_id: str, text: str) -> ClientMessage:
-        """The parsed message. RateLimited or Invalid; a message that is not valid counts too."""
+        """The parsed message. RateLimited if there are too many, Invalid if it is malformed; that counts, too."""
         try:
             received: ClientMessage | DomainError = parse(text)
         except DomainError as error:
@@ -532,9 +533,9 @@ class WebSocketClients:
         return acknowledged + [answer for answer in found.values() if answer is not None]
 
     def _watch(self, project_id: str, connection_id: str, record_ids: Sequence[str]) -> dict[str, str | None]:
-        """By id: None if the record is watched now, else the message to send at once (it has ended, or is unknown).
+        """By id: None if the record is watched now, or the message to send at once, as it has ended or is unknown.
 
-        Reads and writes all of them together: a few calls, however many ids there are.
+        Reads and writes all records together, with a few calls for any number of ids.
         """
         answers: dict[str, str | None] = {}
         followed: dict[str, str] = {}
@@ -555,7 +556,7 @@ class WebSocketClients:
                     new.append(WatchEntry(project_id, to_follow, record_id, connection_id))
             if new:
                 self._watches.add(new, self._expiry())
-            # It may have ended, or its Task may have moved to another Job, before the watch was stored.
+            # Read again: the record may have ended, or the Task moved to another Job, before the watch was stored.
             pending = [watch.record_id for watch in new]
         return {record_id: answers[record_id] for record_id in record_ids}
 
@@ -570,9 +571,9 @@ class WebSocketClients:
     # --- push
 
     def push(self, notice: Mapping[str, Any]) -> int:
-        """Takes a message of the notifications topic. Returns how many messages were sent.
+        """Sends a notice of the topic to all clients that watch its record. Returns how many messages were sent.
 
-        Busy if the end of a record did not reach a client: its watch is kept, so Lambda's retry sends the message.
+        Busy if a client did not get the end of a record. Its watch is kept, so that Lambda's retry sends the message.
         """
         project_id, record_id = notice["project_id"], notice["record_id"]
         over = is_over(notice["status"])
@@ -610,7 +611,7 @@ class WebSocketClients:
                 yield [(watch, *self._state(watch, records.get(watch.record_id))) for watch in portion]
 
     def _send(self, updates: list[_Update]) -> tuple[int, int]:
-        """(how many messages were sent, how many watches were done and are removed)."""
+        """Sends these messages. Returns how many were sent, and how many watches were removed as done."""
         messages = [(watch.connection_id, text) for watch, text, _ in updates if text]
         gone, failed = self._outgoing.send(messages)
         for connection_id in gone:
@@ -621,7 +622,7 @@ class WebSocketClients:
         return sum(connection_id not in gone | failed for connection_id, _ in messages), len(done)
 
     def _state(self, watch: WatchEntry, record: dict[str, Any] | None) -> tuple[str | None, bool]:
-        """(message about the watched record, whether the watch is done)."""
+        """The message about the watched record, and whether the watch is done after it."""
         if record is None:
             return None, True
         shown = message(kind_of(watch.record_id, record), record)
