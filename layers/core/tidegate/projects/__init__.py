@@ -1,4 +1,4 @@
-"""Projects, the tenants: their keys, quotas and secrets, and the audit trail, as parts of one object of the app.
+"""Projects, the tenants: their keys, quotas, secrets and audit trail, as parts of the `Tenancy` object of `app.py`.
 
 Importing any module of this package runs this file, so it imports the others only when a part is first used.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Tenancy:
-    """What belongs to projects: given by the app, or made from that when it is first used."""
+    """The settings and stores that belong to projects. Parts are made at their first use."""
 
     settings: Settings
     clock: Clock
@@ -126,7 +126,7 @@ class Tenancy:
 
     @cached_property
     def rate_limiter(self) -> RateLimiter:
-        """Of projects, by their id."""
+        """The rate limiter of projects, by project id."""
         from tidegate.aws import keys
         from tidegate.projects.limits import PROJECT
 
@@ -134,7 +134,7 @@ class Tenancy:
 
     @cached_property
     def agent_rate_limiter(self) -> RateLimiter:
-        """Of hosts, by the id of their key."""
+        """The rate limiter of hosts, by the id of their key."""
         from tidegate.aws import keys
         from tidegate.projects.limits import AGENT
 
@@ -142,7 +142,7 @@ class Tenancy:
 
     @cached_property
     def socket_rate_limiter(self) -> RateLimiter:
-        """Of keys, by their id, over WebSockets."""
+        """The rate limiter of WebSocket messages, by the id of the key."""
         from tidegate.aws import keys
         from tidegate.projects.limits import SOCKET
 
@@ -158,9 +158,9 @@ class Tenancy:
         return RateLimiter(register, rule)
 
     def limit_socket(self, project_id: str, key_id: str, agent_id: str | None, count: int) -> None:
-        """RateLimited if a connection's host or project, over HTTP and WebSockets together, or its key sends too much.
+        """RateLimited if the connection's host, project or key sends too much.
 
-        `count` is what the message costs; as a request of the host or project it counts once.
+        A message counts as one request of the host or project, together with HTTP, and as `count` messages of the key.
         """
         from tidegate.projects.limits import SOCKET_RATE
         from tidegate.projects.model import AGENT_RATE, DEFAULT_BURST_SECONDS

@@ -44,7 +44,7 @@ class AuditLine:
 
 
 def named_at(name: str, url: str) -> str:
-    """`name at host`. Not the whole URL: it may hold a secret, and audit lines outlive their records."""
+    """`name at host`, for an audit line. Not the whole URL, because it may hold a secret that the line would keep."""
     return f"{name} at {urlsplit(url).hostname}"
 
 
@@ -106,15 +106,15 @@ class AuditStore(Store):
     def record(self, line: AuditLine) -> None:
         """Records an action that writes nothing to the table. Call it before the action.
 
-        A crash in between leaves a line of something that was not done; the other order could lose the line.
+        After a crash in between, there is a line of an action that was not done; the other order could lose the line.
         """
         self._table.write(audit_write(line))
 
     def list(self, project_id: str, limit: int, cursor: str | None, wanted: AuditFilter) -> Listed[AuditLine]:
-        """Newest first, from the narrowest partitions that the filter allows: the record's, the actor's, the project's.
+        """A page of lines, newest first, from the partitions of the record, of the actor or of the project.
 
-        Each partition is read back to a certain time. Lines older than the latest of these times are left for the next
-        page, because another partition may have lines between them.
+        Each partition is read back to some time. Lines older than the latest of these times are left for the next page,
+        because another partition may have lines between them.
         """
         before = _position(cursor)
         found: Items = []
@@ -150,7 +150,7 @@ class AuditStore(Store):
         found: Items = []
         cursor: str | None = None
         for _ in range(_PAGES):
-            # Two more than asked for: the upper bound itself was on the page before, and one tells if more follow.
+            # Two more than needed: the upper bound itself was on the page before, and one tells if more follow.
             size = _PAGE_SIZE if where else limit + 2
             page = self._table.query(
                 pk,

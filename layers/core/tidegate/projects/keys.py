@@ -1,4 +1,4 @@
-"""API keys: create, list, rotate, revoke, and who a bearer token belongs to."""
+"""API keys: creates, lists, rotates and revokes them, and finds the key of a bearer token."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class ApiKey:
     last_used_at: Annotated[str | None, F("when it was last used, to the hour")] = None
     revoked_at: str | None = None
     replaced_by: str | None = None
-    # The life of its agent: how often that host had been deleted or replaced when the key was created.
+    # How often the agent's host had been deleted or replaced when the key was created.
     life: int = 0
 
     @property
     def record_id(self) -> str:
-        """The id of its record. The bootstrap key's includes its hash, so a new key has a new record."""
+        """The id of the key's record. The bootstrap key's includes its hash, so that a new key has a new record."""
         return f"{self.key_id}-{self.key_sha256}" if self.is_bootstrap else self.key_id
 
     @property
@@ -93,7 +93,7 @@ def is_bootstrap_record(record_id: str) -> bool:
 
 
 def hash_key(key: str) -> str:
-    """A plain SHA-256 is enough: a key has 160 random bits, so it cannot be guessed from its hash."""
+    """The SHA-256 of a key. A slow hash is not needed: a key has 160 random bits, so nobody can guess it."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -106,7 +106,7 @@ def format_key(key_id: str, secret: str) -> str:
 
 
 def key_id_of(key: str) -> str | None:
-    """The id inside a key; None if the text does not look like a key, so that no table read is spent on it."""
+    """The id inside a key; None if the text does not look like a key, which then costs no read."""
     found = _KEY.fullmatch(key)
     return found[1] if found else None
 
@@ -114,7 +114,7 @@ def key_id_of(key: str) -> str | None:
 # --- key store
 # API keys in the table: hash, state, expiry, last use.
 
-# Keys from before a key was also stored under its agent: read in pages, so many at most for one call.
+# Page size, and the most pages of one call, for reading keys that older versions did not store under their agents.
 _OLD_KEYS_A_PAGE, _OLD_KEY_PAGES = 500, 20
 
 
@@ -123,14 +123,14 @@ def key_of(item: dict[str, Any]) -> ApiKey:
 
 
 def _listing(key: ApiKey) -> dict[str, str]:
-    # A ticket is valid for a minute: the list of keys is for those that somebody may have to revoke.
+    # A ticket is valid for a minute, so nobody has to find it in the list of keys to revoke it.
     if SIGN_IN in key.scopes:
         return {}
     return {"gsi1pk": keys.api_keys_list(key.project_id), "gsi1sk": key.key_id}
 
 
 def _end(key: ApiKey, at: int) -> dict[str, Any]:
-    """Attributes of a key that ends at `at`: its connections are closed then, and later the TTL removes the record.
+    """The attributes of a key that ends at `at`, when its connections are closed. The TTL removes the record later.
 
     The bootstrap key's record is never removed: without it, an ended bootstrap key would be valid again.
     """
@@ -139,25 +139,25 @@ def _end(key: ApiKey, at: int) -> dict[str, Any]:
 
 
 def new_key(key: ApiKey) -> list[Write]:
-    """The key, and for an agent's key its place under the agent."""
+    """The writes that store a new key, and list an agent's key under its agent."""
     end = {} if key.valid_until is None else _end(key, key.valid_until)
     writes = [put_new(keys.api_key(key.record_id) | item_of(key) | _listing(key) | end)]
     return [*writes, put(_agent_place(key, key.agent_id))] if key.agent_id else writes
 
 
 def _agent_place(key: ApiKey, agent_id: str) -> dict[str, Any]:
-    """Removed when the host is deleted, or after the key's end if that is known."""
+    """The item that lists a key under its agent. Removed with the host, or after the key's end if that is known."""
     expires = {} if key.valid_until is None else {"expires_at": key.valid_until + ENDED_KEY_KEPT_SECONDS}
     return keys.agent_key(key.project_id, agent_id, key.key_id) | expires
 
 
 def same_life(project_id: str, agent_id: str, life: int) -> Write:
-    """For a transaction that is refused if the host was deleted or replaced meanwhile."""
+    """The check that the host was not deleted or replaced meanwhile."""
     return check(keys.agent_life(project_id, agent_id), _is_life(life), life=life)
 
 
 def next_life(project_id: str, agent_id: str, life: int) -> Write:
-    """Ends `life`: from then on its keys are refused. Refused itself if it has ended already."""
+    """The write that ends `life`, so that its keys are refused. It fails if that life has ended already."""
     key = keys.agent_life(project_id, agent_id)
     return update(key, {"life": life + 1}, condition=_is_life(life), life=life)
 
@@ -178,27 +178,27 @@ class ApiKeyStore(Store):
         return int(item["life"]) if item else 0
 
     def end_life(self, project_id: str, agent_id: str) -> int:
-        """Ends the current life of a host, and with it the validity of all its keys. Returns the next life."""
+        """Ends the current life of a host, which makes all its keys invalid. Returns the next life."""
         ended = update(keys.agent_life(project_id, agent_id), adds={"life": 1}, condition="")
         return int(self._table.write(ended)["life"])
 
     def of_agent(self, project_id: str, agent_id: str) -> list[ApiKey]:
-        """All keys of an agent that have not been forgotten, also ended ones."""
+        """All keys listed under an agent, also ended ones."""
         self._name_old_keys(project_id)
         found = self._table.query_all(keys.agent_keys(project_id, agent_id), consistent=True, project=("sk",))
         records = self._table.batch_get((keys.api_key(item["sk"]) for item in found), consistent=True)
         return [key_of(item) for item in records]
 
     def forget_of_agent(self, ended: Iterable[ApiKey]) -> None:
-        """Removes each ended key from the keys of its agent. The key's own record stays for the list of keys."""
+        """Removes these keys from those listed under their agents. Their own records stay for the list of keys."""
         self._table.batch_delete(
             keys.agent_key(key.project_id, key.agent_id, key.key_id) for key in ended if key.agent_id
         )
 
     def _name_old_keys(self, project_id: str) -> None:
-        """Stores the keys that older versions created under their agents, once for a project.
+        """Lists the keys that older versions created under their agents, once for each project.
 
-        At most 10,000 in one call; the next call continues. Until then, a life that has ended refuses the others too.
+        At most 10,000 in one call; the next call continues. Keys that are not listed yet end with the host's life, too.
         """
         marker = self._table.get(keys.agent_keys_named(project_id), consistent=True) or {}
         cursor, done = marker.get("cursor"), bool(marker.get("done"))
@@ -228,19 +228,19 @@ class ApiKeyStore(Store):
         self._change(key, {"last_used_at": iso(now)}, free, before=iso(unless_after))
 
     def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool:
-        """Adds the new key and sets the end of the old one. False if that was replaced or revoked meanwhile."""
+        """Adds the new key and sets the end of the old one. False if the old one was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
         return self._table.try_write(*new_key(new), self._update(old, ending, unchanged), audit_write(line))
 
     def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
-        """False if it was revoked before."""
+        """Revokes the key. False if it was revoked before."""
         ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
         revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
         return self._table.try_write(revoked, audit_write(line))
 
     def settle(self, record_id: str) -> None:
-        """Marks the end of a key as finished: the compensation poll no longer looks at it."""
+        """Marks the end of a key as finished, so that compensation no longer checks it."""
         self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
 
     def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
@@ -248,7 +248,7 @@ class ApiKeyStore(Store):
 
     @staticmethod
     def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:
-        """Creates the bootstrap key's record, which exists only once it was changed."""
+        """The write that changes a key. It creates the bootstrap key's record, which exists only after a change."""
         if key.is_bootstrap:
             identity = {name: getattr(key, name) for name in ("key_id", "project_id", "scopes", "key_sha256", "name")}
             sets = identity | {"scopes": list(key.scopes), "created_at": key.created_at} | sets
@@ -267,14 +267,14 @@ CloseConnections = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """`key` is the text that the caller sends; only its hash is stored."""
+    """A new key's id, and the text that the caller sends, of which only the hash is stored."""
 
     key_id: str
     key: str
 
 
 class ApiKeys:
-    """API keys: create, list, rotate, revoke. When a key ends, its WebSockets are closed."""
+    """Creates, lists, rotates and revokes API keys. When a key ends, its WebSocket connections are closed."""
 
     def __init__(
         self,
@@ -338,13 +338,13 @@ class ApiKeys:
         return key, text
 
     def sign_in_ticket(self, by: str) -> tuple[ApiKey, str]:
-        """A ticket for one `sign_in` within a minute, and its text. It is a key that is good for nothing else."""
+        """A ticket for one `sign_in` within a minute, and its text. It is a key that can be used for nothing else."""
         ticket, text = self.made("", (SIGN_IN,), None, "sign-in", TICKET_SECONDS, by)
         self._add(ticket, text)
         return ticket, text
 
     def sign_in(self, ticket_id: str) -> tuple[ApiKey, str]:
-        """Replaces a ticket by an admin key for the console, which ends by itself. WrongState if it was used before."""
+        """Replaces a ticket by an admin key for the console, valid for 12 hours. WrongState if it was used before."""
         ticket, now = self._key(ticket_id), self._clock()
         if SIGN_IN not in ticket.scopes or not ticket.is_active(now):
             raise WrongState("only a ticket that was made within the last minute signs in: make another one")
@@ -395,7 +395,7 @@ class ApiKeys:
     # --- all keys of an agent
 
     def life(self, project_id: str, agent_id: str) -> int:
-        """The current life of a host: it rises when the host is deleted or replaced, and older keys are refused."""
+        """The host's current life, a number that rises when it is deleted or replaced. Older keys are refused."""
         return self._store.life(project_id, agent_id)
 
     def agent_has_key(self, project_id: str, agent_id: str) -> bool:
@@ -404,7 +404,8 @@ class ApiKeys:
         return any(key.life == life and key.is_active(now) for key in self._store.of_agent(project_id, agent_id))
 
     def end_agent(self, project_id: str, agent_id: str, by: str) -> int:
-        """Revokes all keys of an agent. The first write refuses them all; after a crash the call can be repeated."""
+        """Revokes all keys of an agent, and returns the host's next life. The call can be repeated after a crash: its
+        first write makes all keys invalid."""
         life = self._store.end_life(project_id, agent_id)
         self.revoke_older(project_id, agent_id, life, by)
         return life
@@ -422,7 +423,7 @@ class ApiKeys:
         return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
 
     def finish_end(self, key: ApiKey) -> bool:
-        """Closes the connections of an expired key, or after an interrupted revocation. False if the key is active."""
+        """Closes the connections of a key that has expired, or whose revocation crashed. False if the key is active."""
         if key.is_active(self._clock()):
             return False
         self._close_connections(key.record_id)
@@ -441,7 +442,7 @@ class ApiKeys:
         return key
 
     def _close_connections(self, record_id: str) -> None:
-        """If some cannot be closed now, the key stays due and the compensation poll tries again."""
+        """Closes the key's connections. If some stay open, the key stays due, and compensation tries again."""
         still_open = self._close_all(record_id)
         if still_open:
             logger.warning("connections of an ended key are still open", key_id=record_id, open=still_open)
@@ -450,7 +451,7 @@ class ApiKeys:
 
 
 LAST_USE_EVERY = timedelta(hours=1)
-# Less often: ten thousand idle hosts reconnect every two hours, and `GET /v1/agents` shows when each was last seen.
+# Less often, because ten thousand idle hosts reconnect every two hours, and `GET /v1/agents` has their `last_seen`.
 AGENT_USE_EVERY = timedelta(days=1)
 _MOST_REMEMBERED = 10_000
 # Valid keys that a process keeps for `kept_seconds`, so that a busy client does not cost a table read for each request.
@@ -458,12 +459,11 @@ MOST_KEPT = 1000
 
 
 class Authentication:
-    """Who a bearer token belongs to, and whether its key is still valid.
+    """Finds the valid key of a bearer token. Keeps it in this process for `kept_seconds`, so a revocation may take
+    effect that much later.
 
-    Keeps a valid key for `kept_seconds` in this process, so a revocation may take that long.
-
-    API Gateway's own cache cannot be used: it needs the header as identity source, and would answer a request without
-    one by itself, not as problem+json.
+    API Gateway's own cache cannot be used. It needs the header as identity source, and would itself answer requests
+    without the header, not as problem+json.
     """
 
     def __init__(self, store: ApiKeyStore, clock: Clock, admin_key_sha256: str, kept_seconds: int) -> None:
@@ -472,7 +472,7 @@ class Authentication:
         self._admin_key_sha256 = admin_key_sha256
         self._kept_seconds = kept_seconds
         self._kept: OrderedDict[str, tuple[float, ApiKey]] = OrderedDict()
-        # When this process last tried to record a key's use, so that a failing table is not asked at every request.
+        # When this process last tried to record a key's use, so that a failing table is not called at every request.
         self._noted: dict[str, datetime] = {}
 
     def key_of_token(self, token: str) -> ApiKey | None:
@@ -526,6 +526,6 @@ class Authentication:
             logger.warning("the last use of a key was not recorded", key_id=key.key_id, exc_info=True)
 
     def is_active(self, record_id: str) -> bool:
-        """Whether the key of an open connection is still valid. Reads consistently, so a revocation counts at once."""
+        """Whether the key of an open connection is still valid. Consistent: a revocation takes effect at once."""
         key = self._store.get(record_id, consistent=True)
         return key.is_active(self._clock()) if key else is_bootstrap_record(record_id)

@@ -1,4 +1,4 @@
-"""What a project may use: its quotas and their usage, requests per second, slow calls."""
+"""What a project may use: counts of its quotas, requests per second, and slow calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidegate.projects.projects import quotas_from
 
 logger = Logger(service="tidegate", child=True)
 
-# Stored bytes shrink by deletions or retention, not within seconds.
+# Stored bytes become fewer by deletions or retention, not within seconds.
 _STORAGE_RETRY_SECONDS = 3600
 _UPLOADS_RETRY_SECONDS = 60
 MOST_PUT_BYTES = 5 * 1024**3
@@ -42,26 +42,26 @@ DAILY: Mapping[str, tuple[str, int]] = {
     TARGETS: ("targets_per_day", 1),
     CALLS: ("outgoing_calls_per_day", 1),
 }
-# Quotas of what a project has, each with a count of its name; the others limit a rate, what runs, or a day.
+# Quotas of what a project has, each with a count of the same name. The others limit a rate, what runs, or a day.
 _NOT_STANDING = {"running", "requests_per_s", "slow_calls", "share", *(name for name, _ in DAILY.values())}
 STANDING = tuple(name for name in DEFAULTS if name not in _NOT_STANDING)
 _DAY_KEPT_SECONDS = 3 * 86400
-# What a start of queued work counts as at least: its state machine and its records cost as much as this long a run.
+# The least runner seconds charged for a start of queued work: its state machine and records cost as much.
 START_SECONDS = 10
 
 
 def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
-    """Adds to the count of waiting requests. With a limit, the write is refused if as many wait already."""
+    """The write that adds to the count of waiting requests. With a limit, it is refused if as many wait already."""
     return count_write(project_id, "queued", change, limit)
 
 
 def count_write(project_id: str, name: str, change: int, limit: int | None = None) -> Write:
-    """Adds to a count of the project, named as its quota. With a limit, the write is refused if it is reached."""
+    """The write that adds to a project's count, named as its quota. With a limit, it is refused if that is reached."""
     return _count_write(keys.usage(project_id), {name: change}, {} if limit is None else {name: limit})
 
 
 def batches_write(project_id: str, changes: Mapping[str, int], quotas: Quotas | None = None) -> Write:
-    """Adds to the counts `batches` and `unstarted_batches`. With quotas, refused if one of them is reached."""
+    """The write that adds to the counts `batches` and `unstarted_batches`. Refused if one of the quotas is reached."""
     limits = {name: int(getattr(quotas, name)) for name in changes} if quotas else {}
     return _count_write(keys.batch_usage(project_id), changes, limits)
 
@@ -73,7 +73,7 @@ def _count_write(key: Key, changes: Mapping[str, int], limits: Mapping[str, int]
 
 
 def upload_closed_write(project_id: str, size: int, condition: str = "", **values: Any) -> Write:
-    """An announced upload of this size no longer counts. Only in the transaction that deletes its open record."""
+    """The write that no longer counts an announced upload. Only in the transaction that deletes its open record."""
     adds: dict[str, int | set[str]] = {"open_uploads": -1, "announced_bytes": -size}
     return update(keys.upload_usage(project_id), adds=adds, condition=condition, **values)
 
@@ -91,19 +91,19 @@ def is_used_up(quotas: Quotas, used: Mapping[str, int], count: str) -> bool:
 
 
 def until_next_day(now: datetime) -> float:
-    """Seconds until the counts of the day begin anew."""
+    """Seconds until the next day (UTC), when the counts of the day begin at 0."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     return (midnight - now).total_seconds()
 
 
 def day_exceeded(quotas: Quotas, count: str, now: datetime) -> QuotaExceeded:
-    """The error for a quota of the day. It ends with the day."""
+    """The error for a used-up quota of the day. Its Retry-After is the next day."""
     name, _ = DAILY[count]
     return QuotaExceeded.for_limit(name, getattr(quotas, name), until_next_day(now))
 
 
 def day_write(project_id: str, now: datetime, counts: Mapping[str, int], quotas: Quotas | None = None) -> Write:
-    """Adds to the counts of the day. With quotas, refused if one of the counts would exceed its limit."""
+    """The write that adds to the counts of the day. With quotas, it is refused if a count would exceed its limit."""
     bound: dict[str, Any] = {}
     fits = []
     for name, change in counts.items():
@@ -121,7 +121,7 @@ def day_write(project_id: str, now: datetime, counts: Mapping[str, int], quotas:
 
 
 class Room(NamedTuple):
-    """The quota of a project's stored bytes, what is stored, and what uploads were announced and not ended."""
+    """A project's quota of stored bytes, the bytes stored, and those of announced uploads that have not ended."""
 
     limit: int | None
     stored: int = 0
@@ -129,12 +129,12 @@ class Room(NamedTuple):
 
     @property
     def left(self) -> int:
-        """0 without a quota."""
+        """The bytes that are left of the quota; 0 without a quota."""
         return 0 if self.limit is None else self.limit - self.stored - self.announced
 
 
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
-    """Adds new content to the project's stored bytes. With a limit, the write is refused if it does not fit."""
+    """The write that adds new content to the project's stored bytes. With a limit, it is refused if it does not fit."""
     bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
     return update(
         keys.usage(project_id),
@@ -151,7 +151,7 @@ class UsageStore(Store):
         return self._table.units_read
 
     def today(self, project_id: str, now: datetime) -> dict[str, int]:
-        """The counts of the day, as they were a moment ago."""
+        """The project's counts of the day, perhaps a moment old."""
         item = self._table.get(keys.day_usage(project_id, f"{now:%Y-%m-%d}")) or {}
         return {name: int(item.get(name, 0)) for name in DAILY}
 
@@ -169,21 +169,21 @@ class UsageStore(Store):
         return result
 
     def queued(self, project_id: str) -> tuple[int | None, int]:
-        """(quota `queued`, requests that wait), as they were a moment ago. Two reads that cost less than one write."""
+        """The quota `queued` and the number of waiting requests, perhaps a moment old. Cheaper than one write."""
         used = self._table.get(keys.usage(project_id)) or {}
         return self._quotas(project_id).queued, int(used.get("queued", 0))
 
     def add_today(self, project_id: str, now: datetime, **counts: int) -> dict[str, int]:
-        """Adds to the counts of the day. Returns them."""
+        """Adds to the counts of the day, and returns the new counts."""
         item = self._table.write(day_write(project_id, now, counts))
         return {name: int(item.get(name, 0)) for name in DAILY}
 
     def reserve_today(self, project_id: str, now: datetime, quotas: Quotas, **counts: int) -> bool:
-        """Adds to the counts of the day, unless one of them would exceed its quota."""
+        """Adds to the counts of the day. False, without a change, if one of them would exceed its quota."""
         return self._table.try_write(day_write(project_id, now, counts, quotas))
 
     def of_project(self, project_id: str, channels: Sequence[str], now: datetime) -> dict[str, Any]:
-        """Its counts, named as their quotas, and `running: {channel: n}`, without channels in which nothing runs."""
+        """The project's counts by quota, and `running: {channel: n}` without channels in which nothing runs."""
         today = self.today(project_id, now)
         counts: Item = {}
         for key in (keys.usage(project_id), keys.batch_usage(project_id), keys.upload_usage(project_id)):
@@ -201,9 +201,9 @@ class UsageStore(Store):
         }
 
     def register_server(self, key: Key, name: str, expires_at: float, **caller: Any) -> int:
-        """Registers a function in the record of a window. Returns how many are in it; 0 if that is unknown.
+        """Registers a function in the record of a time window. Returns how many are in it; 0 if that is unknown.
 
-        `caller` is who it serves, for the log.
+        `caller`: for which caller, for the log.
         """
         noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
         try:
@@ -214,14 +214,14 @@ class UsageStore(Store):
             return 0
 
     def require_room(self, project_id: str, size: int) -> Room:
-        """QuotaExceeded if content of this size does not fit into the quota beside all announced uploads."""
+        """The project's room for content. QuotaExceeded if this size does not fit beside all announced uploads."""
         return self._room(project_id, size, self._quotas(project_id))
 
     def upload_opened_writes(self, project_id: str, announced: int | None) -> tuple[int, list[Write]]:
-        """Counts an announced upload; refused if a quota was used up meanwhile. QuotaExceeded if one is now.
+        """The size that an announced upload counts as, and the writes that count it. QuotaExceeded if there is no room.
 
-        Also returns the size that counts. With a quota, an upload of unknown size takes the largest size that S3
-        accepts in one PUT, or all the room that is left.
+        The writes are refused if a quota is used up meanwhile. With a quota, an upload of unknown size counts as the
+        largest size that S3 accepts in one PUT, or as all the room that is left.
         """
         quotas = self._quotas(project_id)
         room = self._room(project_id, 1 if announced is None else announced, quotas)
@@ -240,9 +240,9 @@ class UsageStore(Store):
         return size, [update(keys.upload_usage(project_id), adds=adds, condition=fits, **bound), *checks]
 
     def upload_grown_writes(self, project_id: str, counted: int, size: int) -> tuple[int, list[Write]]:
-        """Counts an open upload with another size; refused if a quota was used up meanwhile.
+        """The size that an open upload counts as from now on, and the writes that change it. QuotaExceeded if no room.
 
-        Also returns the size that counts: all the room that is left if it is more. QuotaExceeded if there is none.
+        It is `size`, or all the room that is left if that is less. The writes are refused if the room is used up.
         """
         room = self._room(project_id, min(size, 1 + counted) - counted, self._quotas(project_id))
         if room.limit is None:
@@ -259,18 +259,18 @@ class UsageStore(Store):
         ]
 
     def new_content_writes(self, project_id: str, size: int, announced: int | None = None) -> list[Write]:
-        """The writes that count new content, for the transaction that stores it. Refused if it does not fit any more.
+        """The writes that count new content, for the transaction that stores it. Refused if it no longer fits.
 
-        `announced`: the size with which it was counted as an open upload until now; None if it was no upload.
+        `announced`: the size that it counted as while it was an open upload; None if it was no upload.
         """
         quotas = self._quotas(project_id)
         if announced == size:
-            # No other upload was accepted for its room, so only a quota that was lowered refuses it.
+            # Its room was reserved, so only a lowered quota refuses it.
             limit = quotas.stored_bytes
             if limit is not None and self._counts(keys.usage(project_id), "stored_bytes") + size > limit:
                 raise QuotaExceeded.for_limit("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
             return [stored_bytes_write(project_id, size, limit), upload_closed_write(project_id, size)]
-        # It need not fit beside itself.
+        # Without what the upload itself has reserved.
         room = self._room(project_id, size - (announced or 0), quotas)
         if room.limit is None:
             closed = [] if announced is None else [upload_closed_write(project_id, announced)]
@@ -310,22 +310,22 @@ class UsageStore(Store):
 
 
 class DayBudget:
-    """What one function takes from a project's quotas of the day: reserved before it works, settled by what it used.
+    """What one function uses of a project's quotas of the day: reserved before its work, corrected after it.
 
-    The reservation of a function that dies stays: its time was spent, and nobody knows how much of it.
+    The reservation of a function that dies stays, because nobody knows how much it used.
     """
 
     def __init__(self, usage: UsageStore, quotas: Quotas, project_id: str, now: datetime) -> None:
         self._usage = usage
         self._quotas = quotas
         self._project_id = project_id
-        # All of it counts for the day on which the function began.
+        # Everything counts for the day on which the function began.
         self._day = now
         self._units_before = usage.units_read
         self.reserved: dict[str, int] = {}
 
     def reserve(self, **counts: int) -> bool:
-        """False, without a change, if less than this is left of one of the quotas."""
+        """Reserves these counts. False, without a change, if less is left of one of the quotas."""
         if not self._usage.reserve_today(self._project_id, self._day, self._quotas, **counts):
             return False
         for name, count in counts.items():
@@ -333,7 +333,7 @@ class DayBudget:
         return True
 
     def settle(self, **used: int) -> None:
-        """Corrects the counts to what was used. What the function read counts as time: a batch whose results come
+        """Corrects the counts to what was used. The function's reads count as time, because a batch whose results come
         separately can read all of them at each tick."""
         if RUNNER_SECONDS in used:
             used[RUNNER_SECONDS] += int((self._usage.units_read - self._units_before) / READ_UNITS)
@@ -343,12 +343,12 @@ class DayBudget:
             if changes:
                 self._usage.add_today(self._project_id, self._day, **changes)
         except (ClientError, BotoCoreError, DomainError):
-            # The work is done and saved. What is reserved and not used counts until the end of the day.
+            # The work is done and saved, so this is only logged: the reservation counts until the end of the day.
             logger.exception("the use of a quota was not corrected", project_id=self._project_id)
 
 
 class RunnerTime:
-    """Counts the time of functions that work for a project, and refuses it when the day's runner-hours are used up."""
+    """Charges the time of functions that work for a project, and refuses it if the day's runner-hours are used up."""
 
     def __init__(self, usage: UsageStore, quotas: Callable[[str], Quotas], clock: Clock) -> None:
         self._usage = usage
@@ -359,14 +359,14 @@ class RunnerTime:
         return DayBudget(self._usage, self._quotas(project_id), project_id, self._clock())
 
     def spend(self, project_id: str, seconds: int) -> int | None:
-        """Counts work that was done. Returns the seconds until the next day if the day's runner-hours are used up."""
+        """Charges work that was done. Returns the seconds until the next day if the day's runner-hours are used up."""
         now = self._clock()
         used = self._usage.add_today(project_id, now, **{RUNNER_SECONDS: seconds})
         return math.ceil(until_next_day(now)) if is_used_up(self._quotas(project_id), used, RUNNER_SECONDS) else None
 
     @contextmanager
     def counted(self, project_id: str) -> Iterator[None]:
-        """Counts how long the block takes. QuotaExceeded if nothing is left: the request waits for the next day."""
+        """Charges the time of the block. QuotaExceeded if nothing is left: the request then waits for the next day."""
         now, quotas = self._clock(), self._quotas(project_id)
         limit = daily_limit(quotas, RUNNER_SECONDS)
         if limit is not None and self._usage.today(project_id, now)[RUNNER_SECONDS] >= limit:
@@ -382,7 +382,7 @@ class RunnerTime:
                 seconds += int((self._usage.units_read - units_before) / READ_UNITS)
                 self._usage.add_today(project_id, now, **{RUNNER_SECONDS: seconds})
             except (ClientError, BotoCoreError, DomainError):
-                # The work is done: its result must not be lost with the count.
+                # The work is done, and its result must not be lost because it could not be counted.
                 logger.exception("the time of a function was not counted", project_id=project_id)
 
 
@@ -393,9 +393,9 @@ def _not_above(name: str) -> str:
 
 REQUESTS_PER_SYNC = 20
 WINDOW_SECONDS = 10
-# Over WebSockets, of one key. A message counts once, and once more for each id in it; see `websocket.CONNECT_COSTS`.
-# A watched id costs about $2.50 a million (three writes now, three when it ends): at this rate a key costs at most a
-# dollar an hour.
+# Messages per second of one key over WebSockets. Each id in a message counts as another one; see
+# `websocket.CONNECT_COSTS`. A million watched ids cost about $2.50 (three writes now, three when each ends): at this
+# rate a key costs at most a dollar an hour.
 SOCKET_RATE = 100.0
 
 # (caller, window, function) → how many functions served the caller in that window so far; 0 if that is unknown.
@@ -404,10 +404,10 @@ Register = Callable[[str, int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What callers are limited as. `{rate}` in `refusal` is the limit.
+    """How one kind of caller is limited. `refusal`: the error text, in which `{rate}` is the limit.
 
-    `burst_seconds`: how many seconds' requests may come at once. `kept`: the most callers that a function remembers.
-    `forgets`: whether the count of requests begins anew in each window. Then slow callers cost no table call.
+    `burst_seconds`: requests of so many seconds may come at once. `kept`: the most callers that a function remembers.
+    `forgets`: the count of requests begins at 0 in each window, so that slow callers cost no table call.
     """
 
     refusal: str
@@ -454,8 +454,8 @@ class _Share:
 class RateLimiter:
     """Limits requests per second without a table call for each request: those of a project, and those of a host.
 
-    Every warm function counts for itself. At each 20th request of a limited caller it registers that it serves the
-    caller, learns how many other functions do, and allows its part of the rate. So the limit is approximate: in a
+    Every warm function counts for itself. At each 20th request of a caller it registers itself in the table, learns
+    how many other functions serve this caller, and allows its part of the rate. So the limit is approximate: in a
     burst over N functions, each may let up to 40 requests pass before it knows of the others, and a load that is
     spread unevenly gets less than the whole rate.
     """
@@ -500,7 +500,7 @@ class RateLimiter:
         if window != share.seen_in:
             share.seen, share.seen_in = 0, window
         if window > share.window + 1:
-            # Too long ago. A caller that has become slow would not ask again, and keep its small part for ever.
+            # Outdated. A caller that has become slow would not register again, and would keep its small part for ever.
             share.peers = share.peers_before = 1
 
     def _learn_peers(self, caller: str, share: _Share, now: float) -> None:
@@ -522,16 +522,16 @@ _KEPT_SECONDS = 86400
 class SlowCalls:
     """Limits how many calls that hold a function for seconds are open in the API's functions at once.
 
-    Such a call (a sync export, a sample, a preview, a dry run; a host's poll that waits) takes up to 20 seconds, so
+    Such a call (a sync export, a sample, a preview, a dry run, a host's poll that waits) takes up to 20 seconds, so
     without a limit one project or host could use up the concurrency of the API. Each open call holds a slot as a
-    lease: of the project's record if it waits for a remote server, of the host's record if it is a poll.
+    lease: in the host's record if it is a poll, else in the project's record.
     """
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._usage = UsageStore(table)
         self._clock = clock
-        # How long such calls of projects have taken in this process: they count as a runner's time.
+        # How long the slow calls of projects have taken in this process. They are charged as runner time.
         self.seconds_held = 0.0
 
     @contextmanager
@@ -555,7 +555,7 @@ class SlowCalls:
                 self._count(project_id, math.ceil(time.monotonic() - began))
 
     def _count(self, project_id: str, seconds: int) -> None:
-        """The function that waits costs as much as one that runs a batch, so its time counts as a runner's."""
+        """Charges the seconds as runner time: a function that waits costs as much as one that runs a batch."""
         try:
             self._usage.add_today(project_id, self._clock(), **{RUNNER_SECONDS: seconds})
         except (ClientError, BotoCoreError, DomainError):
@@ -586,7 +586,7 @@ class SlowCalls:
             try:
                 self._try_slot(record, owner, slot)
             except ConditionFailed as error:
-                # Each further try follows a call that took the slot meanwhile.
+                # Another call took the slot meanwhile.
                 free = self._free_slots(error.item or {}, limit)
             else:
                 return slot
@@ -596,7 +596,7 @@ class SlowCalls:
         now = int(self._clock().timestamp())
         until = now + LEASE_SECONDS
         taken = {f"owner_{slot}": owner, f"until_{slot}": until, "expires_at": until + _KEPT_SECONDS}
-        # Its own: boto3 repeats a write whose answer was lost.
+        # `owner`: boto3 repeats a write whose answer was lost, and the repeated one must succeed, too.
         free = f"attribute_not_exists(#until_{slot}) OR #until_{slot} <= :now OR #owner_{slot} = :me"
         self._table.write(update(record, taken, condition=free, now=now, me=owner))
 

@@ -11,16 +11,16 @@ from tidegate.records import F
 
 # Requests per second of one host's key. A busy host sends a few; one whose key was stolen must not use up the API.
 AGENT_RATE = 20.0
-# A request counts as one for each of these that it uses, parts of them added up: bytes of its answer, which leaves AWS;
-# read units of DynamoDB, of which a host's request uses fewer; seconds of a function. As many units also count as a
+# A request counts once more for each of these that it uses, parts of them added up: bytes of its answer, which leaves
+# AWS; read units of DynamoDB (a host's request needs fewer); seconds of a function. As many read units also count as a
 # second of a runner.
 ANSWER_BYTES = 32 * 1024
 READ_UNITS, AGENT_READ_UNITS = 100, 10
 # Write units beyond those of a usual request, such as for a large record. One costs as much as five read units.
 USUAL_WRITE_UNITS, WRITE_UNITS, AGENT_WRITE_UNITS = 40, 20, 10
 REQUEST_SECONDS = 1.0
-# How many seconds' requests a project may save up while it has the default rate: enough to load the console, or to
-# submit a few hundred targets one by one.
+# A project with the default rate may save up the requests of so many seconds: enough to load the console, or to submit
+# a few hundred targets one by one.
 DEFAULT_BURST_SECONDS = 60.0
 
 
@@ -30,10 +30,10 @@ def _limit(description: str, most: int, least: int = 0) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """A project's limits. `share` is slots by channel, instead of a fair share.
+    """A project's limits. `share`: slots by channel, in place of a fair share.
 
     The defaults keep what a key can cost below the bars in `docs/security.md`; `tests/bench/ceiling.py` adds it up.
-    None, no limit, is only in projects from before limits had defaults: see `LEGACY`.
+    Only projects from before limits had defaults may have None, which is no limit: see `LEGACY`.
     """
 
     stored_bytes: Annotated[
@@ -118,14 +118,14 @@ class Quotas:
         Mapping[str, int] | None,
         F("by channel, the slots that the project may hold while another project waits", changes=True),
     ] = None
-    # What an operator set. The others have the default of the project's age.
+    # The limits that an operator set. The others have their defaults, which old projects do not have: see `LEGACY`.
     named: frozenset[str] = frozenset()
     legacy: bool = False
 
     def changed(self, limits: Mapping[str, Any]) -> Quotas:
-        """With these limits. None sets the default."""
+        """The quotas with these limits. None sets the default."""
         given = {name: DEFAULTS[name] if limit is None else limit for name, limit in limits.items()}
-        # In a project of before, also a default is something that was set.
+        # In a project from before defaults, None sets the default, where there was no limit: that counts as set.
         named = {name for name, limit in limits.items() if limit is not None or (self.legacy and name in LEGACY)}
         return replace(self, **given, named=self.named - limits.keys() | named)
 
@@ -160,9 +160,9 @@ LEGACY: Mapping[str, None] = dict.fromkeys(
 
 
 def path_parts(path: str) -> tuple[str, ...] | None:
-    """The parts of an absolute path, to compare two paths. None for a path that some host may read in another way.
+    """The parts of an absolute path, to compare two paths. None for a path that is ambiguous on some host.
 
-    A host may run Windows, where a backslash separates, `//name` is a server, and `.. ` means `..`."""
+    A host may run Windows, where a backslash is a separator, `//name` is a server, and `.. ` means `..`."""
     is_windows = path[1:3] in (":/", ":\\") and path[0].isascii() and path[0].isalpha()
     if is_windows:
         root, rest = f"{path[0].upper()}:", path[3:].replace("\\", "/")
@@ -178,7 +178,7 @@ def path_parts(path: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class GseGrant:
-    """Where a project may send files through GSE, which writes anywhere on any host. Nowhere, unless an admin says so.
+    """Where a project may send files through GSE, which can write anywhere on any host. Nowhere by default.
 
     All comparisons are exact, letter case included."""
 
@@ -213,9 +213,9 @@ class GseGrant:
 
 @dataclass(frozen=True, slots=True)
 class AwsRole:
-    """An AWS role whose instances may enrol as hosts, each under the name of its session, and what they get.
+    """An AWS role whose instances may enrol as hosts, each with the name of its session as id.
 
-    Compared exactly. STS does not tell the role's path; names are unique in an account without it."""
+    The name is compared exactly, without the role's path, which STS does not tell. It is unique in an account."""
 
     account: Annotated[str, F("number of the AWS account, 12 digits", pattern=r"^[0-9]{12}$")]
     role: Annotated[str, F("name of the role, exact and without its path", pattern=r"^[A-Za-z0-9+=,.@_-]{1,64}$")]

@@ -50,7 +50,9 @@ _READS = 5
 
 
 class RootSecret:
-    """Call it for the bytes, which are read once per process. CloudFormation cannot create a SecureString."""
+    """The root secret: call it for the bytes, which are read once per process.
+
+    The product creates it, because CloudFormation cannot create a SecureString."""
 
     def __init__(self, client: SSMClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
@@ -72,7 +74,7 @@ class RootSecret:
             return None
 
     def _create(self) -> str:
-        """Does not overwrite: of several functions that try at once, one stores its value and the others read it."""
+        """Stores a new secret, unless there is one. If several functions try at once, all return the stored one."""
         made = base64.b64encode(secrets.token_bytes(_BYTES)).decode()
         try:
             self._client.put_parameter(
@@ -114,14 +116,14 @@ def hkdf_sha256(secret: bytes, info: bytes, *, length: int = 32, salt: bytes = b
 
 
 def derived_secret(root: bytes, project_id: str, generation: int) -> str:
-    """A project's `whsec_…` of one generation. Always the same; it reveals no other secret."""
+    """A project's `whsec_…` secret of one generation. It is always the same, and reveals no other secret."""
     return _derived(root, _INFO, project_id, str(generation))
 
 
 # A batch signs thousands of requests a second for one receiver.
 @lru_cache(maxsize=1024)
 def origin_secret(root: bytes, project_id: str, generation: int, origin: str) -> str:
-    """The `whsec_…` of one receiver, by its origin `https://host:port`: it verifies nothing for another receiver."""
+    """The `whsec_…` secret of one receiver, by its origin `https://host:port`. No other receiver can use it."""
     return _derived(root, _ORIGIN_INFO, project_id, str(generation), origin)
 
 
@@ -130,14 +132,14 @@ def _derived(root: bytes, *info: str) -> str:
 
 
 # --- sealed secrets
-# Secrets of callers that have to be kept for a while: encrypted by AES-256-GCM under a key that one owner alone has.
+# Secrets of callers that are kept for a while: encrypted by AES-256-GCM, with a key that is derived for each owner.
 
 _SEALED_INFO = "tidegate sealed secret"
 _NONCE = 12
 
 
 def sealed(root: bytes, secret: str, *owner: str) -> str:
-    """The secret as text that only `opened` with the same owner reads."""
+    """The secret, encrypted as text. Only `opened` with the same owner can read it."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce, key = secrets.token_bytes(_NONCE), _sealing_key(root, owner)
@@ -145,7 +147,7 @@ def sealed(root: bytes, secret: str, *owner: str) -> str:
 
 
 def opened(root: bytes, text: str, *owner: str) -> str:
-    """The secret. ValueError if it was sealed for another owner, or under another root secret."""
+    """The secret from a `sealed` text. ValueError if it was sealed for another owner, or under another root secret."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -161,15 +163,14 @@ def _sealing_key(root: bytes, owner: Sequence[str]) -> bytes:
 
 
 # --- callback secrets
-# The secrets that sign a project's outgoing requests: one for each receiver, and the older one that all share.
-#
-# They are derived, not stored. During a rotation there are two of each, and all of them sign.
+# The secrets that sign a project's outgoing requests: one for each receiver, and the older one that all receivers
+# share. They are derived, not stored. During a rotation there are two of each, and all of them sign.
 
 
 class Signer(Protocol):
     """Makes the Standard Webhooks headers of a request, with a signature for each secret that is valid for it.
 
-    The receiver's own secrets sign the body, or `GET {url}` if there is none.
+    The secrets of this receiver alone sign the body, or `GET {url}` if there is no body.
     """
 
     def __call__(
@@ -184,7 +185,7 @@ class CallbackSecrets:
         self._clock = clock
 
     def all_of(self, project: Project) -> tuple[str, ...]:
-        """Every secret that all receivers share and that is valid now, newest first."""
+        """The valid secrets that all receivers of the project share, newest first."""
         derived = (derived_secret(self._root(), project.project_id, number) for number in project.secret_generations)
         return (*derived, *project.callback_secrets)
 
@@ -192,7 +193,7 @@ class CallbackSecrets:
         return self.all_of(project)[0]
 
     def of_origin(self, project: Project, origin: str) -> tuple[str, ...]:
-        """Every valid secret of one receiver, newest first. `origin` is as `read_origin` returns it."""
+        """The valid secrets of one receiver, newest first. `origin`: as `read_origin` returns it."""
         # A stored secret is older than any generation.
         generations = (*project.secret_generations, *((0,) if project.callback_secrets else ()))
         return tuple(origin_secret(self._root(), project.project_id, number, origin) for number in generations)
@@ -260,10 +261,10 @@ def signed_headers(
     of_origin: Sequence[str] = (),
     url: str = "",
 ) -> dict[str, str]:
-    """The headers, with one signature for each secret: during a rotation a receiver may have the old or the new one.
+    """The Standard Webhooks headers, with one signature for each secret: in a rotation, a receiver may have either one.
 
-    `of_origin`: the secrets of the receiver alone. They sign `GET {url}` if there is no body. The shared secrets come
-    first, for receivers that read one signature only.
+    `of_origin`: the secrets of this receiver alone, which sign `GET {url}` if there is no body. The shared `secrets`
+    come first, for receivers that read one signature only.
     """
     text = body.decode()
     own = text or f"GET {url}"
@@ -278,7 +279,7 @@ def signed_headers(
 
 @dataclass(frozen=True, slots=True)
 class CredentialRecord:
-    """What may be shown of a credential: not the values of its headers."""
+    """A credential as it is shown, without the values of its headers."""
 
     name: Annotated[str, F("name of the credential")]
     origins: Annotated[Sequence[str], F("the only origins that get the headers")]
@@ -287,7 +288,7 @@ class CredentialRecord:
     updated_by: Annotated[str, F("key_id of whoever stored it")]
 
 
-# Of one project. Each is a secret that AWS bills, and the list of them is one answer.
+# The most credentials of one project. AWS bills each as a secret, and the list of them is one answer.
 MOST_CREDENTIALS = 500
 _RETRY_SECONDS = 3600
 # 500 records of the largest size are 4 MB; a page has 1 MB.
@@ -295,8 +296,10 @@ _PAGES = 8
 
 
 class CredentialRecords(Store):
-    """The credentials in the table. A record is written before its secret: after a crash in between, a credential is
-    listed that has no headers yet, and a repeated PUT completes it."""
+    """Credentials in the table, without their headers.
+
+    A record is written before its secret. After a crash in between, the list has a credential without headers, which
+    a repeated PUT completes."""
 
     def put(self, project_id: str, record: CredentialRecord, line: AuditLine) -> None:
         """Stores or replaces a record. Raises QuotaExceeded for a new one beyond the limit.
@@ -324,7 +327,7 @@ class CredentialRecords(Store):
         self._table.transact([write, audit_write(line)])
 
     def list(self, project_id: str) -> list[CredentialRecord]:
-        """Sorted by name. Credentials stored before this list existed are missing."""
+        """The project's credentials, sorted by name. Those stored before this list existed are missing."""
         found = self._table.query_all(keys.credentials(project_id))
         return [record_from(CredentialRecord, item) for item in found]
 
@@ -357,7 +360,7 @@ class CredentialStore:
         return f"{self._prefix}{project_id}/{name}"
 
     def get(self, project_id: str, name: str) -> Credential:
-        """CredentialMissing if there is none; CredentialUnbound for an old one that does not say where it may go."""
+        """The credential. CredentialMissing if there is none, CredentialUnbound if it is an old one without origins."""
         try:
             text = self._client.get_secret_value(SecretId=self._id(project_id, name))["SecretString"]
         except ClientError as error:

@@ -152,7 +152,7 @@ def act_on_many(
     priority: int | None = None,
     who: str,
 ) -> BulkOutcome:
-    """Acts on one page of the requests that match `wanted`. To act on all, go on with `next_cursor` until it is None."""
+    """Acts on one page of the requests that match `wanted`. For all of them, repeat with `next_cursor` until None."""
     page = queue.store.list(project_id, limit, cursor, **wanted)
     allowed = TRANSITIONS[action.replace("-", "_")][0]
     # Requests that were never tried wait for the time that the caller gave, not for a retry.
