@@ -344,11 +344,11 @@ def test_place_at_slow_host_is_taken_once_while_circuit_closed(cloud: MotoCloud,
     store, key = CircuitStore(cloud.app.table), keys.circuit(project.id, "slow.example")
     cloud.app.table.write(update(key, {"open_until": 100}, condition=""))
 
-    assert not store.take_place(project.id, "slow.example", 0, 99, 130), "the circuit is open"
-    assert store.take_place(project.id, "slow.example", 0, 101, 130)
-    assert not store.take_place(project.id, "slow.example", 0, 102, 140), "another call has it"
-    assert store.take_place(project.id, "slow.example", 1, 102, 140)
-    assert store.take_place(project.id, "slow.example", 0, 131, 160), "that call was given up"
+    assert not store.claim_place(project.id, "slow.example", 0, 99, 130), "the circuit is open"
+    assert store.claim_place(project.id, "slow.example", 0, 101, 130)
+    assert not store.claim_place(project.id, "slow.example", 0, 102, 140), "another call has it"
+    assert store.claim_place(project.id, "slow.example", 1, 102, 140)
+    assert store.claim_place(project.id, "slow.example", 0, 131, 160), "that call was given up"
 
 
 def test_download_of_an_older_version_does_not_describe_the_newer_one(cloud: MotoCloud, project: Project) -> None:

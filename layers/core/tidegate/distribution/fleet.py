@@ -690,7 +690,7 @@ class Enrolments:
         if in_use and not again and not found.replace:
             raise _exists(agent_id)
         life = api_keys.life(found.project_id, agent_id) + (1 if in_use else 0)
-        key, text = api_keys.made(
+        key, text = api_keys.make_key(
             found.project_id, ("agent",), agent_id, f"enrolled {agent_id}"[:100], None, found.enrolment_id, life=life
         )
         agent = FleetAgent(

@@ -346,7 +346,7 @@ class CircuitStore(Store):
         one, all_hosts = found.get(of_host["pk"]), found.get(of_project["pk"])
         return _host_state(one) if one else None, _project_state(all_hosts) if all_hosts else None
 
-    def take_place(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
+    def claim_place(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
         name = f"{_PLACE}{place}"
         free = f"#open_until <= :now AND (attribute_not_exists(#{name}) OR #{name} <= :now)"
         return self._table.try_write(update(keys.circuit(project_id, host), {name: until}, condition=free, now=now))
@@ -375,13 +375,13 @@ class CircuitStore(Store):
 
     def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
         """Counts a failure of the host. Returns how many there were in a row."""
-        failed = self._left(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
+        failed = self._record_result(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
         return int(failed["failures"])
 
     def succeed(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> None:
-        self._left(project_id, host, now, {"limit": limit, "took": took, "failures": 0}, None, place)
+        self._record_result(project_id, host, now, {"limit": limit, "took": took, "failures": 0}, None, place)
 
-    def slow(
+    def record_slow(
         self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
     ) -> None:
         """Records a slow callback of a project. None leaves `took` or `limit` as stored. `places`: until when each is
@@ -391,13 +391,13 @@ class CircuitStore(Store):
         sets |= {"took": took, "limit": limit, "limit_at": None if limit is None else now}
         self._table.write(update(keys.circuit(project_id, keys.ALL_HOSTS), sets, condition=""))
 
-    def quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
+    def record_quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
         """Frees the place of a callback that was not slow. A `limit` of None leaves the stored one."""
         sets = {"took": took, "limit": limit, "limit_at": None if limit is None else now}
         key = keys.circuit(project_id, keys.ALL_HOSTS)
         self._table.try_write(update(key, sets, removes=(f"{_PLACE}{place}",)))
 
-    def _left(
+    def _record_result(
         self,
         project_id: str,
         host: str,
@@ -433,11 +433,11 @@ class ProjectPlaces:
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
 
-    def take_place(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> int | None:
+    def claim_place(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> int | None:
         """A place for one callback, or None if all are taken."""
         free = state.free_places(now, failing=failing)
         for place in _choice(free, min(_TRIES, len(free))):
-            if self._store.take_place(project_id, ALL_HOSTS, place, now, now + PLACE_SECONDS):
+            if self._store.claim_place(project_id, ALL_HOSTS, place, now, now + PLACE_SECONDS):
                 return place
         return None
 
@@ -474,18 +474,20 @@ class ProjectPlaces:
         if unanswered:
             lower = None if failing and state else lowered_for_project(limit)
             rest = {} if place is None else {place: now + PROJECT_REST_SECONDS}
-            self._store.slow(project_id, now, None, lower, rest)
+            self._store.record_slow(project_id, now, None, lower, rest)
         elif took >= SLOW_SECONDS:
             # The place is free from now on.
-            self._store.slow(project_id, now, average, raised(limit), {} if place is None else {place: now})
+            self._store.record_slow(project_id, now, average, raised(limit), {} if place is None else {place: now})
         elif place is not None:
             # Quick answers raise the limit up to the first one, so that a dead host hardly delays other hosts.
-            self._store.quick(project_id, now, average, limit + 1 if limit < PROJECT_FIRST_LIMIT else None, place)
+            self._store.record_quick(
+                project_id, now, average, limit + 1 if limit < PROJECT_FIRST_LIMIT else None, place
+            )
 
     def give_back(self, project_id: str, place: int | None, now: float, waited: float) -> None:
         """Frees the place of a call that was not sent. A long wait counts as slow, because it held the place, too."""
         if waited >= SLOW_SECONDS:
-            self._store.slow(project_id, now, None, None, {} if place is None else {place: now})
+            self._store.record_slow(project_id, now, None, None, {} if place is None else {place: now})
         elif place is not None:
             self._store.free(project_id, ALL_HOSTS, place)
 
@@ -526,7 +528,7 @@ class CircuitBreaker:
             entry = self._at_host(project_id, host, entry, state, now)
         if entry.project is None or entry.wait:
             return entry
-        place = self._projects.take_place(project_id, entry.project, now, failing=entry.failing)
+        place = self._projects.claim_place(project_id, entry.project, now, failing=entry.failing)
         if place is None:
             if entry.place is not None:
                 self._store.free(project_id, host, entry.place)
@@ -539,7 +541,7 @@ class CircuitBreaker:
             # The project has no free place, so none of the host is taken.
             return entry
         for place in _choice(free, min(_TRIES, len(free))):
-            if self._store.take_place(project_id, host, place, now, now + PLACE_SECONDS):
+            if self._store.claim_place(project_id, host, place, now, now + PLACE_SECONDS):
                 return replace(entry, place=place)
         return CircuitEntry(self._put_off(project_id, host, state, now), state)
 

@@ -222,7 +222,7 @@ class WatchStore(Store):
         self._table.batch_put(keys.watched(*ids) | {"expires_at": expires_at} for ids in followed)
         self._table.batch_put(_item(watch) | {"expires_at": expires_at} for watch in watches)
 
-    def on(self, project_id: str, followed_id: str) -> list[WatchEntry]:
+    def of_record(self, project_id: str, followed_id: str) -> list[WatchEntry]:
         found = self._table.query_all(
             keys.watched(project_id, followed_id)["pk"],
             sk_prefix=keys.WATCH_PREFIX,
@@ -577,7 +577,7 @@ class WebSocketClients:
         """
         project_id, record_id = notice["project_id"], notice["record_id"]
         over = is_over(notice["status"])
-        watches = self._watches.on(project_id, record_id)
+        watches = self._watches.of_record(project_id, record_id)
         if not watches:
             if not over:
                 self._watches.unmark(project_id, record_id)

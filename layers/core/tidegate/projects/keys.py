@@ -306,19 +306,19 @@ class ApiKeys:
             raise Invalid(message, errors=[{"loc": ["body", "agent_id"], "msg": message}])
         self._project_of(project_id)
         life = self._store.life(project_id, agent_id) if agent_id else 0
-        made = self.made(project_id, tuple(dict.fromkeys(scopes)), agent_id, name, expires_in, by, life=life)
+        made = self.make_key(project_id, tuple(dict.fromkeys(scopes)), agent_id, name, expires_in, by, life=life)
         return self._add(*made)
 
     def add_admin(self, *, name: str | None = None, expires_in: int | None = None, by: str | None = None) -> NewKey:
         """Creates a key for all projects."""
-        return self._add(*self.made("", ("admin",), None, name, expires_in, by))
+        return self._add(*self.make_key("", ("admin",), None, name, expires_in, by))
 
     def _add(self, made: ApiKey, text: str) -> NewKey:
         why = f"scopes {' '.join(made.scopes)}" + (f" for {made.agent_id}" if made.agent_id else "")
         self._store.add(made, self._line(made, made.created_by, "key.create", why))
         return NewKey(made.key_id, text)
 
-    def made(
+    def make_key(
         self,
         project_id: str,
         scopes: tuple[str, ...],
@@ -339,7 +339,7 @@ class ApiKeys:
 
     def sign_in_ticket(self, by: str) -> tuple[ApiKey, str]:
         """A ticket for one `sign_in` within a minute, and its text. It is a key that can be used for nothing else."""
-        ticket, text = self.made("", (SIGN_IN,), None, "sign-in", TICKET_SECONDS, by)
+        ticket, text = self.make_key("", (SIGN_IN,), None, "sign-in", TICKET_SECONDS, by)
         self._add(ticket, text)
         return ticket, text
 
@@ -348,7 +348,7 @@ class ApiKeys:
         ticket, now = self._key(ticket_id), self._clock()
         if SIGN_IN not in ticket.scopes or not ticket.is_active(now):
             raise WrongState("only a ticket that was made within the last minute signs in: make another one")
-        made, text = self.made("", ("admin",), None, "console", SESSION_SECONDS, ticket.created_by)
+        made, text = self.make_key("", ("admin",), None, "console", SESSION_SECONDS, ticket.created_by)
         line = self._line(made, ticket.created_by, "key.sign_in", f"with the ticket {ticket_id}")
         if not self._store.replace(ticket, made, int(now.timestamp()), line):
             raise WrongState("the ticket was used before: make another one")
@@ -372,7 +372,7 @@ class ApiKeys:
         if old.valid_until is not None:
             lifetime = old.valid_until - int(datetime.fromisoformat(old.created_at).timestamp())
         name = None if old.is_bootstrap else old.name
-        new, text = self.made(old.project_id, old.scopes, old.agent_id, name, lifetime, by, life=old.life)
+        new, text = self.make_key(old.project_id, old.scopes, old.agent_id, name, lifetime, by, life=old.life)
         end = int(now.timestamp()) + overlap_s
         until = end if old.valid_until is None else min(end, old.valid_until)
         line = self._line(old, by, "key.rotate", f"to {new.key_id}, overlap {overlap_s} s")
