@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode, urlsplit
-from zlib import crc32
 
 from botocore.exceptions import BotoCoreError, ClientError
+from isal.isal_zlib import crc32
 from msgspec.structs import astuple
 
 from tidegate.common.ids import digest
