@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from local.deployed import interpreter
+from tests.support import second_try
 from tests.support.swarm.fleet import Behaviour, SwarmFleet
 from tests.support.swarm.lab import CountingOrigin, random_content
 
@@ -57,12 +58,11 @@ def test_agent_passes_its_own_tests(python: str) -> None:
     if not python.split("python-")[1].startswith("3.9"):
         pytest.skip("once, on the oldest")
     path = os.pathsep.join(str(ROOT / part) for part in (".", "layers/client"))
-    words = ["-m", "pytest", "-q", "-n", "4", "-o", "cache_dir=.local/pytest-old", "--confcutdir=tests/unit/client"]
+    words = [python, "-m", "pytest", "-q", "--confcutdir=tests/unit/client"]
     suites = [f"tests/unit/client/agent/{name}" for name in SUITES]
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [python, *words, *suites], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    how = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": path}, "capture_output": True, "text": True}
+
+    done = second_try.twice(words, ["-n", "4"], suites, "tests-old-python", ROOT / ".local/second-tries", **how)
 
     assert done.returncode == 0, done.stdout[-4000:]
 

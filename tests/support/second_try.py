@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 _TESTS_FAILED = 1
 _PLACE = Path(".local/second-tries")
@@ -18,18 +19,25 @@ _PLACE = Path(".local/second-tries")
 def run(suite: str, options: list[str], place: Path = _PLACE) -> int:
     """Runs the suite. Returns pytest's exit code, that of the second try if there was one."""
     name = suite.strip("/").replace("/", "-")
+    return twice([sys.executable, "-m", "pytest", "-q"], options, [suite], name, place).returncode
+
+
+def twice(
+    pytest: list[str], options: list[str], suites: list[str], name: str, place: Path = _PLACE, **how: Any
+) -> subprocess.CompletedProcess[Any]:
+    """The same for any command that starts pytest, with `how` to run it. Returns the last try."""
     record = place / name
     record.unlink(missing_ok=True)
     # A separate cache: suites that run in parallel would overwrite each other's list of failures.
     cache = place / f"{name}-cache"
-    command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}"]
-    code = subprocess.run([*command, "--cache-clear", *options, suite], check=False).returncode
+    command = [*pytest, "-o", f"cache_dir={cache.absolute()}"]
+    done = subprocess.run([*command, "--cache-clear", *options, *suites], check=False, **how)
     failed = cache / "v" / "cache" / "lastfailed"
-    if code != _TESTS_FAILED or not failed.exists():
-        return code
+    if done.returncode != _TESTS_FAILED or not failed.exists():
+        return done
     place.mkdir(parents=True, exist_ok=True)
     record.write_text("\n".join(sorted(json.loads(failed.read_text()))))
-    return subprocess.run([*command, "--last-failed", "-n", "0", suite], check=False).returncode
+    return subprocess.run([*command, "--last-failed", "-n", "0", *suites], check=False, **how)
 
 
 def forget(place: Path = _PLACE) -> None:
