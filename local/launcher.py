@@ -31,6 +31,8 @@ BATCH_ACTIONS = {
     "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
     "sns:PublishBatch": "sns:Publish",
 }
+# Processes of functions that start at the same time.
+STARTS_PER_CORE = 2
 # How long a function may still run after SIGTERM.
 GRACE_SECONDS = 0.5
 EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)")
@@ -215,7 +217,48 @@ def started(spawn: Callable[..., None]) -> Callable[..., None]:
     return begun
 
 
-def alone(invoke: Callable[..., Result]) -> Callable[..., Result]:
+class Idle(Exception):
+    """Another process of the function has become idle."""
+
+    def __init__(self, worker: Any) -> None:
+        super().__init__()
+        self.worker = worker
+
+
+def in_turn(
+    spawn: Callable[..., None], idle: Callable[[Any], Any], starting: threading.Semaphore
+) -> Callable[..., None]:
+    """Starts a few processes at a time, and none if another one of the function has become idle meanwhile.
+
+    On AWS each has a processor of its own. Here, fifty that start at once take a minute each. Callers that wait for
+    them ask again, and each repetition starts one more.
+    """
+
+    def spawned(worker: Any) -> None:
+        with starting:
+            if (other := idle(worker)) is not None:
+                raise Idle(other)
+            spawn(worker)
+
+    return spawned
+
+
+def idle_one(runtime: Any) -> Callable[[Any], Any]:
+    """Finds an idle process of the same function, and leases it."""
+
+    def found(worker: Any) -> Any:
+        with runtime._lock:
+            for pool in runtime._workers.values():
+                for other in pool if worker in pool else ():
+                    if not other.in_use and other._proc is not None and other._proc.poll() is None:
+                        other.in_use = True
+                        return other
+        return None
+
+    return found
+
+
+def alone(invoke: Callable[..., Result], release: Callable[[Any], None]) -> Callable[..., Result]:
     """Fails one invocation if its process dies while it starts, as on AWS.
 
     MiniStack would end every process of the function as well, and with them what they were answering.
@@ -224,6 +267,11 @@ def alone(invoke: Callable[..., Result]) -> Callable[..., Result]:
     def invoked(worker: Any, *args: Any, **kwargs: Any) -> Result:
         try:
             return invoke(worker, *args, **kwargs)
+        except Idle as found:
+            try:
+                return invoked(found.worker, *args, **kwargs)
+            finally:
+                release(found.worker)
         except Exception as error:
             process, worker._proc = worker._proc, None
             if process is not None:
@@ -234,13 +282,15 @@ def alone(invoke: Callable[..., Result]) -> Callable[..., Result]:
     return invoked
 
 
-def change_workers(worker: Any, layers: SharedLayers) -> None:
-    """Applies the patches to MiniStack's class of Python and Node.js processes."""
+def change_workers(worker: Any, layers: SharedLayers, runtime: Any) -> None:
+    """Applies the patches to MiniStack's class of Python and Node.js processes, of which `runtime` has the pools."""
     worker.__init__ = patient(worker.__init__)
     worker._spawn = started(worker._spawn)
     # Last: it runs first, and replaces the configuration that is measured then.
     layers.install(worker)
-    worker.invoke = alone(worker.invoke)
+    starting = threading.Semaphore(STARTS_PER_CORE * (os.cpu_count() or 1))
+    worker._spawn = in_turn(worker._spawn, idle_one(runtime), starting)
+    worker.invoke = alone(worker.invoke, runtime.release_worker)
 
 
 def end_at_once() -> None:
@@ -298,7 +348,8 @@ def main() -> None:
     LargeObjects(s3).install()
     IndexOrder(dynamodb).install()
     layers = Path(tempfile.gettempdir()) / "layers"
-    change_workers(lambda_runtime.Worker, SharedLayers(layers, lambda_svc._resolve_layer_zip))
+    shared = SharedLayers(layers, lambda_svc._resolve_layer_zip)
+    change_workers(lambda_runtime.Worker, shared, lambda_runtime)
     app.app = prompt(fronted(app.app, API_ID), lambda_runtime.reset)
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from ministack.services import lambda_svc
 from local import launcher
 from local.launcher import batching_window, class_name, fronted, gathering, name_errors, single_actions
 from local.shared_layers import SharedLayers
+from tests.support.patience import until
 from tests.unit.local.test_shared_layers import zipped
 
 TRACEBACK = """{"level": "INFO", "message": "a line of the function's own"}
@@ -153,7 +157,7 @@ def test_process_that_dies_while_starting_ends_no_other(monkeypatch: pytest.Monk
         def _spawn(self) -> None:
             raise RuntimeError("Worker process exited immediately")
 
-    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None))
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime)
     monkeypatch.setattr(lambda_runtime, "_worker_class_for", lambda _: Process)
     monkeypatch.setattr(lambda_runtime, "_workers", {})
     monkeypatch.setattr(lambda_svc, "_ensure_reaper_thread", lambda: None)
@@ -183,7 +187,7 @@ def test_process_with_layers_is_ended_by_the_load_it_began_with(
         def invoke(self) -> None:
             """Answers nothing."""
 
-    launcher.change_workers(Process, SharedLayers(tmp_path, lambda layer: zipped(core="x = 1")))
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda layer: zipped(core="x = 1")), lambda_runtime)
     monkeypatch.setattr(launcher, "crowd", lambda: 3.0)
     process = Process(CONFIG | {"Layers": ["core"]})
 
@@ -192,3 +196,68 @@ def test_process_with_layers_is_ended_by_the_load_it_began_with(
     process._spawn()
 
     assert found == [87, 60]
+
+
+class Starting(lambda_runtime.Worker):  # type: ignore[misc]
+    """Starts when it may, and answers at once."""
+
+    most = now = 0
+    may_start = threading.Event()
+    lock = threading.Lock()
+
+    def _spawn(self) -> None:
+        with self.lock:
+            Starting.now += 1
+            Starting.most = max(Starting.most, Starting.now)
+        assert self.may_start.wait(60)
+        with self.lock:
+            Starting.now -= 1
+        self._proc = SimpleNamespace(poll=lambda: None)
+
+    def invoke(self, event: Any, request_id: str, **_: Any) -> dict[str, Any]:
+        if self._proc is None:
+            self._spawn()
+        return {"status": "ok", "result": id(self)}
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Starting]:
+    class Process(Starting):
+        pass
+
+    monkeypatch.setattr(launcher.os, "cpu_count", lambda: 1)
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime)
+    monkeypatch.setattr(lambda_runtime, "_worker_class_for", lambda _: Process)
+    monkeypatch.setattr(lambda_runtime, "_workers", {})
+    monkeypatch.setattr(lambda_svc, "_ensure_reaper_thread", lambda: None)
+    return Process
+
+
+def call(number: int) -> Any:
+    return lambda_svc._execute_function_warm({"config": CONFIG, "code_zip": b"zip"}, {}, str(number))["body"]
+
+
+def test_processes_start_a_few_at_a_time(starting: type[Starting]) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(call, number) for number in range(12)]
+        until(lambda: Starting.now == launcher.STARTS_PER_CORE)
+        Starting.may_start.set()
+        used = {answer.result(60) for answer in answers}
+
+    assert Starting.most == launcher.STARTS_PER_CORE
+    (processes,) = lambda_runtime._workers.values()
+    assert used == {id(process) for process in processes if process._proc}
+    assert not any(process.in_use for process in processes)
+
+
+def test_process_that_became_idle_is_used_and_none_is_started(starting: type[Starting]) -> None:
+    first, _ = lambda_runtime.acquire_worker(CONFIG["FunctionName"], CONFIG, b"zip")
+    second, _ = lambda_runtime.acquire_worker(CONFIG["FunctionName"], CONFIG, b"zip")
+    second._proc = SimpleNamespace(poll=lambda: None)
+    for process in (first, second):
+        lambda_runtime.release_worker(process)
+
+    assert call(1) == id(second)
+
+    assert first._proc is None
+    assert (first.in_use, second.in_use) == (False, False)
