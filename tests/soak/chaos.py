@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -22,6 +23,8 @@ _STOP_SECONDS = 240
 _CLOCK_SECONDS = 600.0
 # Between two faults so many calls of callers are answered: on a slow machine, nothing would ever run otherwise.
 _ANSWERS_BETWEEN = 8
+# And between two restarts so many records are asked for: all functions have to start again after each.
+_ASKED_BETWEEN = 20
 
 
 class Lost(Exception):
@@ -39,12 +42,14 @@ class Chaos:
         self._stop = threading.Event()
         self._frozen: list[tuple[float, int]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._restarts: list[float] = []
+        self._restart_every = self._restart_at = math.inf
+        self._asked_before = 0
 
     def start(self, seconds: float) -> None:
         """Begins. The emulator restarts once in a short run, every four minutes in a long one, and not in 0 seconds."""
-        began, count = time.monotonic(), max(1, round(seconds / 240)) if seconds else 0
-        self._restarts = [began + seconds * (number + 0.5) / count for number in range(count)]
+        if seconds:
+            self._restart_every = seconds / max(1, round(seconds / 240))
+            self._restart_at = time.monotonic() + self._restart_every / 2
         self._thread.start()
 
     def stop(self) -> None:
@@ -65,8 +70,7 @@ class Chaos:
         while not self._stop.is_set():
             now = time.monotonic()
             self._thaw(now)
-            if self._restarts and now >= self._restarts[0]:
-                self._restarts.pop(0)
+            if now >= self._restart_at and len(self._ledger.asked) >= self._asked_before + _ASKED_BETWEEN:
                 self._restart()
             else:
                 deed = self._rng.choices(
@@ -139,6 +143,8 @@ class Chaos:
             raise Lost
         emulator.start()
         self._ledger.count("restarts of the cloud")
+        self._restart_at = time.monotonic() + self._restart_every
+        self._asked_before = len(self._ledger.asked)
 
 
 def _send(pid: int, number: int) -> bool:
