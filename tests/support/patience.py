@@ -8,12 +8,13 @@ A bound on it says something about the code; a bound on real seconds says someth
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Callable
 
 # Bound here: tests replace `time.monotonic` and `time.sleep`, and this clock goes on beside them.
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from local.launcher import processes_per_core
 
@@ -63,6 +64,12 @@ def until(condition: Callable[[], T | None], what: str = "", seconds: float = 30
         assert idle_clock() < deadline, what or "what was waited for did not come"
         sleep(0.02)
     return found
+
+
+def ended(process: subprocess.Popen[Any], seconds: float = 30) -> int:
+    """Waits for a process that is expected to end, and returns its exit code. Fails after so many of these seconds."""
+    until(lambda: process.poll() is not None, f"{process.args} has not ended", seconds)
+    return int(process.returncode)
 
 
 class Background(threading.Thread):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import until
 from tests.unit.client.fakes import AGENT, AgentApi, Store, running_api, running_store
 from tidegate_client import rates as pace
 from tidegate_client.agent.daemon import Agent
@@ -24,8 +25,7 @@ class Running:
         self.wait()
 
     def wait(self) -> None:
-        self.thread.join(30)
-        assert not self.thread.is_alive()
+        until(lambda: not self.thread.is_alive(), "the agent has not ended")
 
 
 StartAgent = Callable[..., Running]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from local import progress
+from tests.support.patience import ended
 from tests.support.template import ROOT
 
 COMMAND = [sys.executable, str(ROOT / "local/progress.py"), "some step", "60"]
@@ -31,7 +32,7 @@ def on_a_terminal(command: list[str], cwd: Path) -> str:
             break
         shown += found
     os.close(reader)
-    assert process.wait(30) == 0
+    assert ended(process) == 0
     return shown.decode()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import idle_clock
+from tests.support.patience import ended, idle_clock
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
 from tidegate_client.agent.preheat import iso
 
@@ -130,7 +130,7 @@ def test_steps_of_a_delivery_are_in_crash_safe_order(
         assert idle_clock() < deadline
         time.sleep(0.02)
     process.terminate()
-    process.wait(20)
+    ended(process)
 
     assert (tmp_path / "steps").read_text().splitlines()[: len(STEPS)] == STEPS
     assert target.read_bytes() == NEW
@@ -141,7 +141,7 @@ def test_kill_before_any_step_then_restart_delivers_and_reports(
     api: AgentApi, launch: Launch, target: Path, step: str
 ) -> None:
     transfer = add(api, NEW, 2)
-    assert launch(step).wait(30) == -9
+    assert ended(launch(step)) == -9
     assert target.read_bytes() in (OLDEST, NEW)
     assert (target.read_bytes() == NEW) == (STEPS.index(step) > STEPS.index("rename"))
 
@@ -161,7 +161,7 @@ def test_kill_then_older_transfer_without_the_newer_one_is_refused(
 ) -> None:
     """The Job of the newer transfer timed out while the host was down: only the journal has a record of it."""
     newer = add(api, NEW, 2)
-    assert launch(step).wait(30) == -9
+    assert ended(launch(step)) == -9
     left = target.read_bytes()
     api.transfers.pop(newer)
     older = api.add("f", OLDER, object=sha256(OLDER), sequence=1, transfer_id="tr-older")
@@ -196,7 +196,7 @@ def test_kill_while_staging_then_restart_switches_at_its_time(
     api: AgentApi, launch: Launch, target: Path, tmp_path: Path, step: str
 ) -> None:
     transfer = add_ahead(api, NEW, 2)
-    assert launch(step).wait(30) == -9
+    assert ended(launch(step)) == -9
     assert target.read_bytes() == OLDEST
 
     launch()
@@ -221,7 +221,7 @@ def test_kill_while_switching_then_restart_ends_with_the_new_file(
     process = launch(step)
     wait_for_step(tmp_path, STAGING[-1])
     pass_an_hour(tmp_path)
-    assert process.wait(30) == -9
+    assert ended(process) == -9
     assert (target.read_bytes() == NEW) == (SWITCHING.index(step) > SWITCHING.index("rename"))
 
     launch()

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,13 +30,11 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act fo
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Path:
-    """A directory that every user can reach: pytest's own are closed to others."""
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory == Path("/tmp"):
-            break
-        directory.chmod(directory.stat().st_mode | 0o011)
-    return tmp_path
+def world() -> Iterator[Path]:
+    """A directory that every user can reach. Not one of pytest's: each pytest that starts closes them to others."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-test-", dir="/tmp") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
 
 
 def given_to(uid: int, path: Path, mode: int = 0o755) -> Path:

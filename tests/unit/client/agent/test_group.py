@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_servers import free_port
+from tests.support.patience import ended
 from tests.unit.client.fakes import AGENT, ME, AgentApi, running_api, running_store
 from tidegate_client import rates as pace
 from tidegate_client.agent import daemon as group_module
@@ -130,7 +131,7 @@ def test_further_project_gets_only_what_is_named_for_it(
         assert api.wait_for(api.add("a", CONTENT))["error_code"] == 0
     finally:
         process.terminate()
-        process.wait(20)
+        ended(process)
 
     assert result["error_code"] == code
     if not words:
@@ -148,7 +149,7 @@ def test_limit_of_a_further_project_is_its_own(api: AgentApi, second: AgentApi, 
         assert second.wait_for(slow)["error_code"] == 0
     finally:
         process.terminate()
-        process.wait(20)
+        ended(process)
     assert time.monotonic() - began > len(CONTENT) / 100_000 * 0.4
 
 
@@ -183,7 +184,7 @@ def test_refused_second_key_leaves_the_first_project_served(
         assert process.poll() is None
     finally:
         process.terminate()
-        process.wait(20)
+        ended(process)
 
 
 def test_systemd_is_notified_only_while_all_agents_are_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

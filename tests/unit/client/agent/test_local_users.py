@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from local.launcher import crowd
 from tests.support.patience import until
 from tests.unit.client.agent.test_fence import (
     ALICE,
@@ -130,9 +131,9 @@ for _ in sys.stdin:
 def test_staged_file_that_a_user_replaced_is_not_put_in_place(api: AgentApi, world: Path) -> None:
     root = world / "root"
     data = given_to(MALLORY, root / "data")
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 6))
-    transfer = api.add("f", CONTENT, target_user="root", activate_at=at, activate_until="2099-01-01T00:00:00Z")
     with agent_process(api, root, world / "state"), as_mallory(SWAP_STAGED, data) as mallory:
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 6 * crowd()))
+        transfer = api.add("f", CONTENT, target_user="root", activate_at=at, activate_until="2099-01-01T00:00:00Z")
         until(lambda: any(one.get("staged_at") for one in api.results), "it was not staged")
         overwrite(mallory)
         result = api.wait_for(transfer)

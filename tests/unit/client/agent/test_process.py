@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_servers import free_port
-from tests.support.patience import idle_clock
+from tests.support.patience import ended, idle_clock
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
 
@@ -121,7 +121,7 @@ def test_sigterm_finishes_running_downloads(api: AgentApi, store: Store, root: P
     process.send_signal(signal.SIGTERM)
     late = api.add("late.bin", CONTENT)
 
-    assert process.wait(30) == 0
+    assert ended(process) == 0
     assert api.finals(transfer)[0]["error_code"] == 0
     assert (root / "data/app.bin").read_bytes() == CONTENT
     assert api.finals(late) == []
@@ -140,7 +140,7 @@ def test_second_sigterm_stops_at_once_and_keeps_the_part_file(
     began = idle_clock()
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(200) == 0
+    assert ended(process, 200) == 0
     assert idle_clock() - began < 8
     assert api.finals(transfer) == []
     assert list(root.glob("data/.tidegate-*.part/*"))
@@ -167,4 +167,4 @@ def test_unreachable_store_shows_no_signature_in_the_log(
 def test_refused_key_ends_the_process_with_exit_code_3(api: AgentApi, launch: Launch) -> None:
     api.key_status = 401
 
-    assert launch().wait(30) == 3
+    assert ended(launch()) == 3

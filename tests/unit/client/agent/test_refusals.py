@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import until
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import ME, AgentApi, Store
 from tidegate_client.agent import disk as owners
@@ -35,7 +36,8 @@ def hold_lock(path: str, kind: str, uid: int, ready: object) -> None:
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     ready.set()  # type: ignore[attr-defined]
-    time.sleep(60)
+    while True:
+        time.sleep(60)
 
 
 @as_root
@@ -51,7 +53,8 @@ def test_lock_held_by_another_user_blocks_no_worker(
     holder = processes.Process(target=hold_lock, args=(str(root / "data/f"), kind, nobody.pw_uid, ready), daemon=True)
     holder.start()
     try:
-        assert ready.wait(20)
+        until(lambda: ready.is_set() or not holder.is_alive(), "the lock is not held", 60)
+        assert ready.is_set()
         transfer = api.add("f", CONTENT, target_user="nobody")
         start_agent(parallel=1)
         assert api.wait_for(transfer, seconds=10)["error_code"] == 0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import idle_clock
+from tests.support.patience import ended, idle_clock
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
 from tidegate_client.agent import update as releases_module
@@ -170,7 +170,7 @@ def test_sigterm_during_a_trial_ends_the_new_version_too(launch: Launch, state: 
 
     process.terminate()
 
-    assert process.wait(20) == 143
+    assert ended(process) == 143
     assert not Path(f"/proc/{started.read_text()}").exists()
 
 
