@@ -103,8 +103,8 @@ deployed: $(STAMP)
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
 	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/unit
 
-# Most of what its agents and swarms do is waiting.
-unit: WORKERS = 6
+# Most of what their agents, swarms, batches and businesses do is waiting.
+unit integration: WORKERS = 6
 unit integration compiled: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
 	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/integration
