@@ -22,6 +22,7 @@ class Host:
         self.name = name
         self.root = home / name
         self.clock = home / f"{name}.clock"
+        self.log = home / f"{name}.log"
         self._home = home
         self._api_url = project.cloud.api_url
         self._key = project.agent_key(name)
@@ -42,7 +43,7 @@ class Host:
             "TIDEGATE_API_URL": self._api_url,
             "TIDEGATE_KEY": self._key,
         }
-        with (self._home / f"{self.name}.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.soak.agent", str(self.clock), *words],
                 env=environment,

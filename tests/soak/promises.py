@@ -70,6 +70,14 @@ def release_is_everywhere(work: Work, _: Reader) -> Iterator[str]:
             yield f"{host.name} has files of two revisions"
 
 
+def release_is_not_forgotten(work: Work, _: Reader) -> Iterator[str]:
+    """It is for all hosts from its first revision on, and is never deleted."""
+    for host in work.hosts:
+        for line in host.log.read_text().splitlines():
+            if "is no longer for this host" in line:
+                yield f"{host.name}: {line}"
+
+
 def callbacks_come(work: Work, _: Reader) -> Iterator[str]:
     for asked in work.ledger.asked.values():
         if not asked.over or not asked.about.get("callback"):
@@ -205,6 +213,7 @@ CHECKS: dict[str, Callable[[Work, Reader], Iterator[str]]] = {
     "hosts have what was asked for last": disks_have_what_was_asked,
     "what is shown as delivered is on the disk": delivered_means_on_disk,
     "a release is on every host, whole": release_is_everywhere,
+    "hosts keep what they know of a release": release_is_not_forgotten,
     "callbacks come at least once, one end under one id": callbacks_come,
     "exports have every row once, in order": exports_have_every_row_once,
     "batches process every item": batches_process_every_item,
