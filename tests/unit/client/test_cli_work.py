@@ -403,6 +403,19 @@ def test_new_project_and_batch_name_the_next_command(api: HTTPServer, capsys: py
     ]
 
 
+def test_new_batch_is_watched_until_it_ends(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    api.expect_request("/v1/batches", "POST").respond_with_json({"batch_id": "bat-1"}, 201)
+    api.expect_request("/v1/batches/bat-1/start", "POST").respond_with_json({"batch_id": "bat-1", "status": "running"})
+    api.expect_request("/v1/batches/bat-1").respond_with_json({"batch_id": "bat-1", "status": "failed"})
+    words = ["batch", "create", "--biz", "b", "--name", "n", "--total", "5", "--rate", "5", "--watch"]
+
+    assert main(words) == 2
+    assert "give --start too" in capsys.readouterr().err
+    assert sent(api, "/v1/batches") == []
+    assert main([*words, "--start"]) == 1
+    assert capsys.readouterr().err.splitlines() == ["batch bat-1", "failed  0:00"]
+
+
 def test_rows_are_read_from_a_file_named_with_or_without_an_at(
     api: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def register(subparsers: Subparsers) -> None:
     create = batch.command("create", _create, "create a batch; it runs after `batch start`, or with --start")
     _add_batch_options(create)
     create.add_argument("--start", action="store_true", help="start it at once")
+    add_watch(create, "with --start: show its progress until it ends")
 
     start = _with_id(batch.command("start", _start, "start a batch, or resume it where it stopped"))
     add_watch(start)
@@ -219,13 +220,19 @@ def _create_business(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.businesses.create(args.name, args.process_url, **options))
 
 
-def _create(context: Context, args: argparse.Namespace) -> None:
+def _create(context: Context, args: argparse.Namespace) -> Exit | None:
+    if args.watch and not args.start:
+        raise UsageError("--watch shows a batch that runs: give --start too")
     made = context.client.batches.create(**_batch_of(args))
     if args.start:
         made = context.client.batches.start(made["batch_id"])
+    if args.watch:
+        context.output.note(f"batch {made['batch_id']}")
+        return follow(context, [made["batch_id"]])
     context.output.record(made)
     # At the end, because the record fills a screen.
     context.suggest(f"watch {made['batch_id']}" if args.start else f"batch start {made['batch_id']} --watch")
+    return None
 
 
 def _dry_run(context: Context, args: argparse.Namespace) -> None:
