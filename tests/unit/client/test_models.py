@@ -136,7 +136,7 @@ def test_help_of_both_clients_shows_the_methods_of_resources() -> None:
         # Python 3.13 puts the parameters of a long signature on lines of their own.
         shown = re.sub(r"[\s|]+", " ", pydoc.plain(pydoc.render_doc(client.subscriptions))).replace("( self", "(self")
         assert "preview(self, source_url: 'str', **options: 'Unpack[PreviewOptions]') -> 'Preview'" in shown
-        assert "Lists the files that a source would bring" in shown
+        assert "Lists the files that a source offers" in shown
     assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
 
 

@@ -215,7 +215,8 @@ def _ask_page(pool: urllib3.PoolManager, url: str, seconds: float, found: list[R
 
 @dataclass(frozen=True)
 class SwitchedFile:
-    """A file of a switch: the new content, and the hidden file that has the replaced one, if there was one.
+    """One file that a switch puts in place: its new content, and the hidden file with the replaced one, if there was
+    one.
 
     `link`, for a tree: the new and the previous target of its symlink; the previous is None if there was no symlink."""
 
@@ -607,7 +608,7 @@ class HostReleases:
                 raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
 
     def _waits_for_another(self, goal: Goal) -> bool:
-        """Returns whether another release has one of the paths and is to give it up; raises Refused if it keeps it."""
+        """Returns whether another release has one of these paths and will give it up. Raises Refused if it keeps it."""
         for file in goal["files"]:
             path = Path(self._with_path(file)["at"])
             owner = self.owner_of(path, goal["name"])

@@ -269,7 +269,7 @@ def local_pages(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """No access log: Prometheus calls every few seconds."""
+            """Writes no access log, because Prometheus calls every few seconds."""
 
     stopping = threading.Event()
     servers: list[_Pages] = []

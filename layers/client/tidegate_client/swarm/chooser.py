@@ -254,8 +254,8 @@ _MOST_STALLS, _MOST_BREAKS = 3, 8
 class Rules:
     """When a host may fetch a piece from S3.
 
-    Rank r may after r * `hold` seconds in which no neighbour offers a piece, if r < `ranks`; any rank after
-    `patience` seconds."""
+    A host of rank r may, if r < `ranks`, after r * `hold` seconds in which no neighbour offers a missing piece. After
+    `patience` seconds, any host may."""
 
     ranks: int
     hold: float

@@ -501,7 +501,7 @@ class Fleet:
         found = [agent.agent_id for agent in self._d.fleet_store.memberships(project_id) if agent.has(wanted, labels)]
         selection = ", ".join([*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())])
         if not found:
-            raise Invalid(f"no agent has {selection}: GET /v1/agents shows the groups and labels of each")
+            raise Invalid(f"no host matches {selection}: GET /v1/agents shows the groups and labels of each")
         if len(found) > MOST_SELECTED:
             raise Invalid(
                 f"{len(found)} agents have {selection}, but a Job takes {MOST_SELECTED} at most: select fewer"

@@ -342,7 +342,7 @@ def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
 
 
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:
-    """Returns a directory for this agent, API and root: the results of one must never be reported to another."""
+    """Returns a state directory for this agent, API and root alone, so that no result is reported to another API."""
     identity = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
     return state_path() / "agents" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
