@@ -64,7 +64,7 @@ def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | None]:
-    """Authorises batch calls of SQS like the single call, as AWS does."""
+    """Authorises batch calls of SQS and SNS like the single calls, as AWS does."""
 
     def extracted(*args: Any, **kwargs: Any) -> str | None:
         action = extract(*args, **kwargs)
