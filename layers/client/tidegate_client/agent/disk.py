@@ -554,7 +554,7 @@ class Fence:
                 if not is_permitted():
                     raise RefusedPath(
                         f"this host accepts no files in {str(walk.path)!r}: its agent was started with --allow-dir "
-                        "for others"
+                        "for other directories"
                     )
             except FileNotFoundError as error:
                 self._require_unmoved(anchors, walk, parts)

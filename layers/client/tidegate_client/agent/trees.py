@@ -95,7 +95,7 @@ class _Forward(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence != os.SEEK_SET or offset < self._position:
-            raise RefusedArchive("it does not go forwards")
+            raise RefusedArchive("it cannot be read from its beginning to its end")
         while self._position < offset and self.read(min(CHUNK, offset - self._position)):
             pass
         return self._position

@@ -223,7 +223,7 @@ def wheel_version(wheel: bytes) -> str:
     if metadata is None or re.sub(r"[-_.]+", "-", str(metadata["Name"])).lower() != PACKAGE:
         raise NotSigned(f"it is not a wheel of {PACKAGE}")
     if "update" not in metadata.get_all("Provides-Extra", []):
-        raise NotSigned("it is from before releases were signed, and would install any later one")
+        raise NotSigned("it is from before releases were signed: it would install later versions without a check")
     return str(metadata["Version"])
 
 
