@@ -163,4 +163,4 @@ def test_watches_of_a_closed_connection_are_removed(deployed: Deployed, project:
         say(socket, action="watch", task_ids=[task_id])
     watches = product_on(deployed).notifications.watches
 
-    until(lambda: watches.on(project.id, task_id), lambda left: left == [], 10)
+    until(lambda: watches.of_record(project.id, task_id), lambda left: left == [], 10)

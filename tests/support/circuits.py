@@ -34,7 +34,7 @@ class CircuitsInMemory(CircuitStore):
             ProjectState(every.limit, every.limit_at, every.slow_at, every.took, dict(every.places)) if every else None,
         )
 
-    def take_place(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
+    def claim_place(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
         record = self.records[host]
         if record.open_until > now or record.places.get(place, 0.0) > now:
             return False
@@ -67,7 +67,7 @@ class CircuitsInMemory(CircuitStore):
     def clear(self, project_id: str, host: str) -> None:
         self.records.pop(host, None)
 
-    def slow(
+    def record_slow(
         self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
     ) -> None:
         before = self.records.get(ALL_HOSTS, _Record(took=PROJECT_FIRST_TOOK))
@@ -76,7 +76,7 @@ class CircuitsInMemory(CircuitStore):
             self._set(ALL_HOSTS, None, limit=limit, limit_at=now)
         self.records[ALL_HOSTS].places |= places
 
-    def quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
+    def record_quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
         self._set(ALL_HOSTS, place, took=took)
         if limit is not None:
             self._set(ALL_HOSTS, None, limit=limit, limit_at=now)
