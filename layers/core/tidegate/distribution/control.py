@@ -107,10 +107,10 @@ def redrive(
 ) -> Redriven:
     """Submits the targets that ended with one of these statuses to a new Job in a later window.
 
-    Leaves out targets to whose path a newer Job sent content; NewerJob if that is all of them. The others keep the
-    sequence of their content, so a host refuses it if a newer Job reaches it first: one that was submitted after
-    this check, or one that has expired. With `force`, all get a new sequence and replace whatever is there.
-    A second redrive in the same window uses the same Job."""
+    Leaves out targets to whose path a newer Job sent content; NewerJob if no target is left. The content keeps its
+    sequence, so that a host refuses it after newer content, from a Job that was submitted after this check or has
+    expired. With `force`, no target is left out, and a new sequence replaces whatever is there. A second redrive in
+    the same window uses the same Job."""
     job = _job(d, project_id, given)
     if not job.ended:
         raise WrongState(f"the Job is {job.status}: redrive it when it has ended, or cancel it first")

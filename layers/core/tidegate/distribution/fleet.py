@@ -168,7 +168,7 @@ class FleetStore(Store):
     def _note_seen(
         self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime, life: int | None
     ) -> None:
-        """Stores the agent's last sign of life. Creates the record of an agent that did not enrol.
+        """Stores when the agent last called. Creates the record of an agent that did not enrol.
 
         A host whose `life` has ended changes nothing, and does not get a record again."""
         key, named = keys.agent(project_id, agent_id), {"project_id": project_id, "agent_id": agent_id}
@@ -572,7 +572,7 @@ def _report_duplicate(project_id: str, agent_id: str) -> None:
 
 
 def inventory_of(about: Mapping[str, str]) -> Inventory:
-    """The inventory from a connection's query string. Malformed values are left out: it is only for people to read."""
+    """The inventory from a connection's query string. Malformed values are left out."""
     free = about.get("free_bytes", "")
     is_count = free.isascii() and free.isdecimal() and len(free) < 19
     allows = about.get("allows", "")

@@ -228,7 +228,7 @@ class GseEngine:
         return reply
 
     def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
-        """Only the source host fetches the file, once for the Job."""
+        """The file's size for the first transfer, else 0: only the source host fetches the file, once for the Job."""
         return size if transfer.number == 0 else 0
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -173,7 +173,7 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Up to 500 targets of a Job, stored together. `sequences` has those that differ from the Job's.
+    """Up to 500 targets of a Job, stored together. `sequences`: those sequences that differ from the Job's.
 
     `rev` counts the writes: if two pollers write at the same time, one of them fails."""
 
@@ -1010,7 +1010,7 @@ class FleetAgent:
         return in_group and all(self.labels.get(name) == value for name, value in labels.items())
 
     def forbids(self, wanted: Iterable[str]) -> list[str]:
-        """Which of these hooks and ports the host does not allow. Empty if it is too old to say so."""
+        """Which of these hooks and ports the host does not allow. Empty if its agent is too old to report them."""
         allowed = self.inventory.allows
         return [] if allowed is None else [one for one in wanted if one not in allowed.split(",")]
 

@@ -236,7 +236,7 @@ class JobStore:
         return Listed([record_from(Job, item) for item in page.items], page.cursor)
 
     def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
-        """Pending → Running, once. Returns the stored Job, whichever call closed it."""
+        """Closes the window: Pending → Running, once. Returns the stored Job, whichever call closed it."""
         sets = {
             "status": RUNNING,
             "execute_time": iso(now),
@@ -374,7 +374,7 @@ class JobStore:
             return self._known(job)
 
     def end(self, job: Job, now: datetime, notice: Notice, due_at: datetime) -> tuple[Job, bool]:
-        """Running → the final state of `job`, with its notice. Returns the stored Job, and whether this call ended it.
+        """Ends the Job with the state of `job` and its notice. Returns the stored Job, and whether this call ended it.
 
         The stored Job has not ended if its shards changed since `job` was read."""
         sets = {
@@ -756,7 +756,7 @@ class TransferStore:
         return transfer, True
 
     def ask_again(self, job: Job, transfer: Transfer, now: float) -> bool:
-        """Refused → intended. Returns True to only one of several callers, which may then request it."""
+        """Marks a refused transfer as intended again. True for one of several callers, which may then request it."""
         sets = {"state": INTENDED, "asked_at": now, "attempts": transfer.attempts + 1}
         same = "#state = :refused AND #attempts = :seen"
         key = keys.transfer(job.project_id, job.key, transfer.number)

@@ -219,7 +219,7 @@ def _fail_targets(d: Distribution, job: Job, transfer: Transfer) -> None:
 
 
 class _Load(NamedTuple):
-    """What a transfer sends: shards with the targets of the present wave only, none empty, and the file's size."""
+    """What a transfer sends: shards with only the targets of the present wave, none empty, and the file's size."""
 
     shards: list[Shard]
     size: int
@@ -339,7 +339,7 @@ def _older_runs(d: Distribution, job: Job, other: Job, shards: Sequence[Shard], 
 
 
 def _has_or_gets(job: Job, target: Target, state: TargetState) -> bool:
-    """Whether the Job has sent its file to the target, and that has not failed."""
+    """Whether the target has the Job's file, or is still getting it."""
     was_sent = any(job.in_wave(target, wave) for wave in range(job.wave + 1))
     return was_sent and (state.succeeded or not (state.ended or job.ended))
 

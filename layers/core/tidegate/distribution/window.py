@@ -86,7 +86,7 @@ def _write_tasks(d: Distribution, message: TargetMessage) -> None:
 
 
 def bind(d: Distribution, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-    """Binds targets without a message from the queue."""
+    """Binds targets directly, as if they had come in a message of the queue."""
     job = d.jobs.get(project_id, job_key(job_id))
     spec, sequence = (job.spec, job.sequence) if job else (None, None)
     message = TargetMessage("", project_id, job_id, arrivals, spec, sequence, at=iso(d.clock()))
@@ -313,7 +313,7 @@ def _targets_are_late(d: Distribution, job: Job, now: datetime) -> bool:
 
 
 def wave_limits(spec: TransferSpec, targets: Sequence[Target]) -> tuple[list[int], list[int]]:
-    """The highest rank of each wave, and the number of targets up to it. No wave is empty, while targets last."""
+    """The highest rank of each wave, and the number of targets up to it."""
     waves = spec.waves
     if not waves or not targets:
         return [], []

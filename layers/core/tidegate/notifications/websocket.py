@@ -428,7 +428,7 @@ class WebSocketClients:
         return Ticket(made, iso(until))
 
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
-        """Stores a new connection. False if the ticket, its key or its host is refused; RateLimited if too many come.
+        """Stores a new connection. False if the ticket, its key or its host is refused; RateLimited if it is too soon.
 
         `about`: the query of the request, which has an agent's inventory.
         """

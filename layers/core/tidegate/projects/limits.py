@@ -203,7 +203,7 @@ class UsageStore(Store):
     def register_server(self, key: Key, name: str, expires_at: float, **caller: Any) -> int:
         """Registers a function in the record of a time window. Returns how many are in it; 0 if that is unknown.
 
-        `caller`: for which caller, for the log.
+        `caller`: whom the function serves, for the log.
         """
         noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
         try:

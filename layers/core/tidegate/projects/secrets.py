@@ -385,7 +385,7 @@ class CredentialStore:
         return Credential(name, {str(header): str(value) for header, value in headers.items()}, allowed)
 
     def put(self, project_id: str, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
-        """Busy if a credential of that name was deleted a moment ago and Secrets Manager is still deleting it."""
+        """Stores or replaces a credential. Busy while Secrets Manager still deletes a former one of that name."""
         text = secret_text(headers, origins)
         for pause in (*_PAUSES, None):
             try:

@@ -430,8 +430,8 @@ class Turns:
     def next(self) -> WaitingPlace | None:
         """The next place: by priority, then of the project that has waited longest for a turn.
 
-        Projects below their share come first. One that has its share is next only if no other can use the slot. While
-        the next place needs more slots than are free, nobody else gets these: small requests would keep it waiting.
+        Projects below their share come first; a project that has its share is next only if no other can use the slot.
+        While the next place needs more slots than are free, no other place gets these, or it might wait for ever.
         """
         if self.channel.paused:
             return None

@@ -224,7 +224,7 @@ _BEAT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`look`: seconds between two reads of the request, to notice a cancellation. `beat`: between two heartbeats."""
+    """How often a worker reads its request, to notice a cancellation (`look`), and sends a heartbeat, in seconds."""
 
     look: float
     beat: float
@@ -500,9 +500,9 @@ class Queue:
         return added
 
     def submit_once(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
-        """The unfinished request with this key; without one, that which `make(request_id, write)` submits with `write`.
+        """The unfinished request with this key. If there is none, `make(request_id, write)` submits one.
 
-        `write` stores that the new request has the key."""
+        `make` must put `write` into its transaction: it stores that the new request has the key."""
         key = keys.dedupe(project_id, dedupe_key)
         for _ in range(_TRIES):
             held = self.table.get(key, consistent=True)

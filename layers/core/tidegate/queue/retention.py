@@ -446,10 +446,10 @@ def _scan(queue: Queue, start: str, before: datetime, has_time: Callable[[], boo
 
 
 def _with_content(queue: Queue, owner: RecordOwners, orphans: set[str], sizes: Mapping[str, int]) -> Iterator[str]:
-    """The orphans whose content would be lost.
+    """The orphans whose content would be lost, by which the sweep judges whether it would delete too much.
 
-    These are not empty objects, which replace deleted uploads, nor uploads that were announced and never completed: a
-    caller can make any number of both."""
+    Empty objects, which replace deleted uploads, and uploads that were never completed do not count, because a caller
+    can make any number of both."""
     uploads = {
         key: keys.open_upload(owner.project_of(key), key.rsplit("/", 1)[-1])
         for key in orphans

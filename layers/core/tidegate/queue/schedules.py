@@ -40,7 +40,7 @@ STARTED, SKIPPED = "started", "skipped"
 
 
 def _checked_by(check: Callable[[str], None]) -> Callable[[str], str]:
-    """A check for `F`, which returns the value or raises ValueError, from one that raises Invalid."""
+    """Turns a check that raises Invalid into one for `F`, which returns the value or raises ValueError."""
 
     def checked(value: str) -> str:
         try:
@@ -296,7 +296,7 @@ class Schedules(Generic[S, Order]):
     ) -> S:
         """Changes what is not None. `reorder` changes the order, and `fields` names the fields that it changes.
 
-        Conflict if another request changes the schedule meanwhile, or if a `revision` is given that is not the present.
+        Conflict if another request changes the schedule meanwhile, or if `revision` is given and outdated.
         A run that has begun keeps its order. Runs missed during a pause do not run later.
         """
         first = old = self.get(project_id, schedule_id)

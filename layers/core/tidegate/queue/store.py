@@ -251,7 +251,7 @@ MAX_GROUP = 19
 
 
 def fits_one_transaction(requests: int, projects: int) -> bool:
-    """Five writes for each request, three for each project, one for the channel."""
+    """Whether a group of this size fits: five writes for each request, three for each project, one for the channel."""
     return 5 * requests + 3 * projects + 1 <= _MAX_WRITES
 
 
@@ -604,7 +604,7 @@ class ChannelStore(Store):
         return sum(standing.waiting for standing in self.standings(name))
 
     def queue_of(self, name: str) -> tuple[int, str | None]:
-        """(number of waiting requests, creation time of the oldest). Reads counts and one place, not the queue."""
+        """The number of waiting requests, and when the oldest was created. Reads counts and one place, not all."""
         length = self.count_waiting(name)
         if not length:
             return 0, None

@@ -116,7 +116,7 @@ class ReleaseFile:
 
 
 def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
-    """The first of `paths` that is one of the others, or above or below one; None if there is none."""
+    """The first of `paths` that equals one of `others`, contains it or is inside it; None if there is none."""
     taken = [_parts(other) for other in others]
     for path in paths:
         parts = _parts(path)
@@ -382,7 +382,7 @@ class HostFile:
 
 
 def files_in_place(report: HostReport, revision: Revision) -> Iterator[HostFile]:
-    """The files of the revision that the report says is in place, in the order of their paths."""
+    """The files of a revision that is in place on a host, sorted by path, with the drift that the host reported."""
     for file in sorted(revision.files, key=lambda file: file.paths):
         path = file.paths[0]
         lines = [line.removeprefix(path) for line in report.drift if line.startswith((f"{path}: ", f"{path}/"))]
