@@ -21,5 +21,5 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def _newest(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The one that can still be received most often. One message is enough: its run does what all of them ask for."""
+    """The message that SQS can still deliver most often. One is enough, because its run does what all of them ask."""
     return min(records, key=lambda record: int(record["attributes"]["ApproximateReceiveCount"]))

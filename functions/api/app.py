@@ -1,4 +1,4 @@
-"""All routes but the two submits of distribution: the API, its docs and the console."""
+"""Serves the API, its docs and the console: all routes except the two submits of distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identifies the caller. The routes answer 401 and 403 themselves, as problem+json, except in a flood of strangers."""
+"""Identifies the caller. Requests without a valid key get their 401 from the routes, as problem+json, up to a rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs daily at 02:00: archives and deletes records past their retention, then sweeps objects left by crashed steps."""
+"""Runs daily at 02:00: archives and deletes records past their retention, then deletes what crashed steps left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         done = _cleaned(context)
         stopped = "stopped" in done
     finally:
-        # Also if it failed: once a day is too seldom for the alarm on failed invocations.
+        # Also after a failure: one failed invocation a day does not set off the alarm on failed invocations.
         metrics = Metrics(service="clean_up")
         metrics.add_metric("CleanUpStopped", MetricUnit.Count, 1 if stopped else 0)
         metrics.flush_metrics()

@@ -16,7 +16,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     running = app()
     if running.freeze.is_on:
-        # The next step ends the execution, also if the freeze is over by then.
+        # The next step ends the execution, even if the freeze is over by then.
         return {"status": "frozen", "targets": 0, "deadline": None}
     job = window.close(running.distribution, event["project_id"], event["job_key"])
     said = "no target has arrived yet" if job.status == PENDING else "closed"

@@ -1,4 +1,4 @@
-"""Only the hot path: POST /v1/downloads and /v1/downloads/batch."""
+"""Serves the two submits of distribution, POST /v1/downloads and /v1/downloads/batch, which are called most often."""
 
 from __future__ import annotations
 

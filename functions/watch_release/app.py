@@ -1,4 +1,4 @@
-"""One look at the hosts of a roll-out: tells those that are behind, and opens, ends or takes back a wave."""
+"""Looks once at the hosts of a roll-out: wakes those that are behind, opens the next wave, or rolls back."""
 
 from __future__ import annotations
 

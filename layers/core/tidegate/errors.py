@@ -25,7 +25,7 @@ class DomainError(Exception):
     put_off = False
     # CPU milliseconds, peak megabytes and bytes that the attempt had used when it failed, if that was measured.
     used: tuple[int, int, int] = (0, 0, 0)
-    # Set if the first retry need not wait: the attempt did nothing that another would repeat too soon.
+    # Set if the first retry may start at once, without the policy's delay.
     at_once = False
 
     def __init__(
@@ -323,7 +323,7 @@ class Busy(DomainError):
 
 
 class Frozen(DomainError):
-    """An operator has frozen the system. Work that meets it goes back to the queue, and no retry is used up."""
+    """An operator has frozen the system. Work that it interrupts goes back to the queue and uses up no retry."""
 
     code, status, title, retryable, put_off = "frozen", 503, "The system is frozen", True, True
 

@@ -30,7 +30,7 @@ Converter = Callable[[Any], Any]
 class F:
     """What a field is, besides its type: one sentence for people, limits of given values, and where the field appears.
 
-    `stored` and `shown` may be another name than the field's. `changes`: callers may change it later; "always": also
+    `stored`, `shown`: whether it is, or under which other name. `changes`: callers may change it later; "always": also
     when the record has ended. `flat`: its parts are stored and shown as fields of the record itself. `check` returns
     the value, or raises ValueError.
 
@@ -140,7 +140,7 @@ def _evaluated(record: Any, name: str) -> tuple[Any, F]:
 
 def _evaluate(text: Any, owner: type) -> tuple[Any, F]:
     if isinstance(text, ForwardRef):
-        # Of a named tuple.
+        # A field of a named tuple.
         text = text.__forward_arg__
     if isinstance(text, str):
         text = eval(text, vars(sys.modules[owner.__module__]))  # noqa: S307 - an annotation of our own code
@@ -153,7 +153,7 @@ _PLAIN = F(shown=False)
 
 
 def bare(kind: Any) -> Any:
-    """A type without its declarations: of a value that is shown, not of one that is given."""
+    """The type without its declarations and their limits, for values that are shown."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return bare(parts[0])
@@ -194,8 +194,9 @@ def _plan(record: Any) -> _Plan:
 
 
 def item_of(record: Any) -> dict[str, Any]:
-    """The attributes of a record for the table. Fields without a value are left out; records in it become maps. A
-    record or an empty tuple that is the field's default is left out, too."""
+    """The attributes of a record for the table. Records in it become maps.
+
+    Left out: fields without a value, and fields whose default is a record or an empty tuple and which have it."""
     kind: Any = type(record)
     plan = _plan(kind)
     item = {}
@@ -219,8 +220,9 @@ def _stored(value: Any) -> Any:
 
 
 def record_from(record: type[R], item: Mapping[str, Any], **given: Any) -> R:
-    """The record from its item, or from the fields of a checked body; None is no value. `given` fields have these
-    values. Ignores other attributes, such as those of a later version."""
+    """The record from its item, or from the fields of a checked body, where None is no value.
+
+    `given`: values of further fields. Ignores unknown attributes, such as those of a later version."""
     kind: Any = record
     plan = _plan(kind)
     values: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class Settings:
     source_workgroup: str = "-"
     batch_slice_seconds: int = 600
     batch_lease_seconds: int = 15
-    # JSON that overrides values of queue/policies.py, such as {"download": {"retries": 5}}.
+    # JSON that overrides values of POLICIES in queue/model.py, such as {"download": {"retries": 5}}.
     request_policies: str = ""
     # No parameter of template.yaml sets the following.
     callback_timeout_seconds: int = 10
@@ -102,7 +102,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
-        """The settings. A variable that is missing or empty has its default. ValueError names one that is not valid."""
+        """The settings from environment variables; missing and empty ones have defaults. ValueError names a bad one."""
         source = os.environ if env is None else env
         texts = {field.name: source.get(field.name.upper()) for field in fields(cls)}
         types = {field.name: int if field.type == "int" else str for field in fields(cls)}
