@@ -71,11 +71,11 @@ class Task(Model):
     # most 7 days ahead); not with waves
     activate_at: Optional[str]
     release: Optional[str]  # the release whose content this is
-    force: Optional[bool]  # replace the file also where a release has it, which then shows it as drift
+    force: Optional[bool]  # replace the file even if a release put it there; the release then reports drift
     job_id: str  # id of the Job: one file, one window, all its targets
     create_time: str  # when it was created, ISO 8601 UTC
     update_time: str  # when it last changed, ISO 8601 UTC
-    note: Optional[str]  # a remark for people, of the first request that has one; the console finds it
+    note: Optional[str]  # a remark for people, from the first request that has one; the console searches it
     task_id: str  # id of the Task: one target gets one file
     target_agent_id: str  # id of the host that gets the file
     target_container_id: str  # a container on that host; empty for the host itself
@@ -102,7 +102,7 @@ class Job(Model):
     # most 7 days ahead); not with waves
     activate_at: Optional[str]
     release: Optional[str]  # the release whose content this is
-    force: Optional[bool]  # replace the file also where a release has it, which then shows it as drift
+    force: Optional[bool]  # replace the file even if a release put it there; the release then reports drift
     window_closes_at: str  # when the window closes and the Job is sent, ISO 8601 UTC
     create_time: str  # when it was created, ISO 8601 UTC
     # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (no
@@ -115,7 +115,7 @@ class Job(Model):
     file_size: Optional[int]  # size of the file in bytes; absent until it is sent
     error: Optional[Problem]  # why it failed
     cancelled_at: Optional[str]  # when it was cancelled, ISO 8601 UTC
-    note: Optional[str]  # a remark for people, of the first request that has one; the console finds it
+    note: Optional[str]  # a remark for people, from the first request that has one; the console searches it
     counts: Counts  # number of targets in each state
     swarm: Optional[JobSwarm]  # where the bytes came from; absent until hosts of a swarm have reported
     speed: Optional[JobSpeed]  # how fast the transfer was; absent until hosts have reported
@@ -164,9 +164,9 @@ class JobSpeed(Model):
 class JobWave(Model):
     """Returned by `GET /v1/jobs/{job}`, in `waves`."""
 
-    percent: int  # the targets to which the Job is sent after this wave, in percent of all
+    percent: int  # percentage of all targets that have been sent the file in this wave or before
     wait_s: int  # seconds from the start of this wave to the earliest start of the next one
-    max_failed_percent: int  # the most targets of the wave that may fail, in percent, for the Job to continue
+    max_failed_percent: int  # the Job stops if more than this percentage of the wave's targets fail
     targets: Optional[int]  # number of targets in this wave
 
 
@@ -352,9 +352,9 @@ class ReleaseCounts(Model):
     current: int  # hosts that have what they should have
     staged: int  # hosts that have the files, and wait for the activation
     failed: int  # hosts on which the revision failed
-    offline: int  # hosts that are not connected, and not there yet
+    offline: int  # hosts that are not connected, and do not have what they should have
     drifted: int  # hosts on which somebody changed a file
-    behind: int  # hosts that are connected, and not there yet
+    behind: int  # hosts that are connected, and do not have what they should have yet
     gone: int  # hosts that were not seen for 30 days; they no longer count
 
 
@@ -423,8 +423,8 @@ class RunResult(Model):
 
 
 class Revision(Model):
-    """Immutable. A rollback is a new revision with the content of an older one, so numbers only rise. Returned by
-    `GET /v1/releases/{name}/revisions/{number}`."""
+    """A revision never changes. A rollback is a new revision with the content of an older one: numbers only rise.
+    Returned by `GET /v1/releases/{name}/revisions/{number}`."""
 
     number: int  # the number of the revision; numbers only rise
     files: list[ReleaseFile]  # the files that should be on the hosts
@@ -566,7 +566,7 @@ class ExportRun(Model):
     """Returned by `GET /v1/export-schedules/{schedule_id}/runs`, in `items`."""
 
     due: str  # the time at which the run was due
-    state: str  # `started`; or `skipped`, if nothing was, or it was refused
+    state: str  # `started`, or `skipped` if nothing was started or it was refused
     reason: Optional[str]  # why the run was skipped
     code: Optional[str]  # the error of a run that failed; absent if the previous one still ran
     task_id: Optional[str]  # the export that was created
@@ -722,7 +722,7 @@ class BatchRun(Model):
     """Returned by `GET /v1/batch-schedules/{schedule_id}/runs`, in `items`."""
 
     due: str  # the time at which the run was due
-    state: str  # `started`; or `skipped`, if nothing was, or it was refused
+    state: str  # `started`, or `skipped` if nothing was started or it was refused
     reason: Optional[str]  # why the run was skipped
     code: Optional[str]  # the error of a run that failed; absent if the previous one still ran
     batch_id: Optional[str]  # the batch that was created
@@ -810,7 +810,7 @@ class ScanRun(Model):
     """Returned by `GET /v1/subscriptions/{subscription_id}/runs`, in `items`."""
 
     due: str  # the time at which the run was due
-    state: str  # `started`; or `skipped`, if nothing was, or it was refused
+    state: str  # `started`, or `skipped` if nothing was started or it was refused
     reason: Optional[str]  # why the run was skipped
     code: Optional[str]  # the error of a run that failed; absent if the previous one still ran
     request_id: Optional[str]  # the scan that was queued
@@ -823,13 +823,13 @@ class Preview(Model):
     format: str  # how the source lists its files
     listed: int  # number of files that the source lists
     chosen: int  # number of files that a scan would download, after include and exclude
-    items_: list[PreviewEntry]  # the first hundred of them
+    items_: list[PreviewEntry]  # the first hundred of these files
     skipped: int  # entries of the list that cannot be read, and are left out
-    skipped_entries: Optional[list[str]]  # why, for the first ten of them
+    skipped_entries: Optional[list[str]]  # why the first ten skipped entries cannot be read
     new: Optional[int]  # with `subscription_id`: files that it has not queued yet
     changed: Optional[int]  # with `subscription_id`: files that changed, as the list shows it
     gone: Optional[int]  # with `subscription_id`: files that the source does not list any more
-    gone_entries: Optional[list[str]]  # URLs of the first hundred of them
+    gone_entries: Optional[list[str]]  # URLs of the first hundred files that are gone
 
 
 class PreviewEntry(Model):
@@ -930,8 +930,8 @@ class ProjectDetail(Project):
     group: Optional[str]  # a label of your choice for projects; it has no effect
     allow_private_urls: bool  # whether the project's URLs (sources, callbacks, process_url) may have private addresses
     created_at: str  # when it was created, ISO 8601 UTC
-    # limits of the project, as they are in force; one without a value has no limit, which only projects have that
-    # were created before quotas had defaults
+    # the limits of the project; only in projects from before quotas had defaults, one may be missing, which means
+    # no limit
     quotas: ProjectQuotas
     # `auto`: hosts of a site also send the file to each other, except those in an availability zone of the bucket's
     # region, which S3 serves for free; `on`: those too; `off`: every host downloads it from S3

@@ -314,15 +314,15 @@ class App:
     def thaw(self, who: str) -> None:
         """Ends a freeze and starts all that is due."""
         self.freeze.thaw(who)
-        # Also if it was thawed before: that call may have died here. Compensation would find all of it a little later.
+        # Also if the system is thawed already: the call that did it may have died here, and compensation comes later.
         for channel in self.queue.channels.all():
             self.queue.admission_queue.trigger_anew(channel.name)
         self.compensation.trigger(who)
 
     def stop_executions(self, most: int) -> tuple[int, bool]:
-        """Stops executions of all machines. Returns (how many were stopped, whether more may run).
+        """Stops up to `most` executions of Jobs and requests, which a restored table does not know.
 
-        After the table was restored, they are of a time that the table does not know."""
+        Returns how many were stopped, and whether more may run."""
         settings, stopped = self.settings, 0
         for machine in (
             settings.download_job_machine_arn,
@@ -337,22 +337,22 @@ class App:
 
     @cached_property
     def record_lookups(self) -> dict[str, Lookup]:
-        """Prefix of an id → a function of (project_id, record_id) that returns the record as its route shows it."""
+        """By the prefix of an id: a function (project_id, record_id) that returns the record as its route shows it."""
 
-        def shown_request(project_id: str, request_id: str) -> dict[str, Any] | None:
+        def request_view(project_id: str, request_id: str) -> dict[str, Any] | None:
             return self.queue.views_by_id(project_id, [request_id]).get(request_id)
 
         return {
             "AsyncDownloadTask": lambda project, record: _found(self.distribution.lookup.task, project, record),
             "AsyncDownloadJob": lambda project, record: _found(self.distribution.lookup.job, project, record),
-            "req-": shown_request,
-            "exp-": shown_request,
+            "req-": request_view,
+            "exp-": request_view,
             "bat-": lambda project, record: self.batches.view(project, record),
         }
 
     @cached_property
     def batched_record_lookups(self) -> dict[str, BatchLookup]:
-        """Prefix of an id → a function of (project_id, record_ids) that returns those that exist, with few reads."""
+        """By the prefix of an id: a function (project_id, record_ids) that returns those that exist, with few reads."""
 
         def tasks(project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
             found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
@@ -372,7 +372,7 @@ class App:
 
     @cached_property
     def due_handlers(self) -> dict[str, DueHandler]:
-        """`due_kind` of an overdue record → what continues its work."""
+        """By the `due_kind` of an overdue record: the function that continues its work."""
         from tidegate.notifications.deliveries import delivery_of
         from tidegate.notifications.notices import notice_of
         from tidegate.projects.keys import key_of
@@ -421,7 +421,7 @@ class App:
 
     @cached_property
     def request_views(self) -> dict[str, View]:
-        """Type of a request → what notices show of it, if not the request itself."""
+        """By type of request: what callers and notices see of it, if it is not the request itself."""
 
         def view_of_export(request: Request) -> dict[str, Any]:
             # Not by `orders`: that would import the writers of files into every function that ends a request.
@@ -433,7 +433,7 @@ class App:
 
     @cached_property
     def request_endings(self) -> dict[str, Ending]:
-        """Type of a request → further writes of the transaction that ends it."""
+        """By type of request: further writes of the transaction that ends it."""
         return {
             "download": lambda ended: self.ingest.without_file(ended),
             "associate": lambda ended: self.ingest.without_file(ended),
@@ -444,7 +444,7 @@ class App:
 
     @cached_property
     def request_restarts(self) -> dict[str, Ending]:
-        """Type of a request → further writes of the transaction that retries a failed one."""
+        """By type of request: further writes of the transaction that retries a failed one."""
         return {
             "download": lambda request: self.ingest.with_file_again(request),
             "associate": lambda request: self.ingest.with_file_again(request),
@@ -453,12 +453,12 @@ class App:
 
     @cached_property
     def request_objects(self) -> dict[str, Callable[[Request], Sequence[str]]]:
-        """Type of a request → the keys of the objects to delete when it is past its retention."""
+        """By type of request: the keys of its objects, which are deleted when it is past its retention."""
         return {"export": lambda request: self.exports.owned_objects(request)}
 
     @cached_property
     def object_owners(self) -> list[Any]:
-        """For the daily sweep: which records own the objects under each prefix of the bucket."""
+        """Which records own the objects under each prefix of the bucket, for the daily sweep."""
         from tidegate.aws import keys
         from tidegate.exports.store import still_rendered, still_staged
         from tidegate.files.reading import OF_CONTENTS, OF_REQUESTS

@@ -242,8 +242,8 @@ class Project:
     quotas: Annotated[
         Quotas,
         F(
-            "limits of the project, as they are in force; one without a value has no limit, which only projects have "
-            "that were created before quotas had defaults",
+            "the limits of the project; only in projects from before quotas had defaults, one may be missing, which "
+            "means no limit",
             stored=False,
             changes=True,
         ),

@@ -44,9 +44,11 @@ class SwarmAnswer(Answer):
     number: Annotated[int, F("this host's number in the swarm")]
     members: Annotated[int, F("number of hosts in the swarm")]
     seed: Annotated[int, F("seed of the random order in which pieces are downloaded")]
-    ranks: Annotated[int, F("number of groups in which hosts take turns at S3")]
-    hold: Annotated[float, F("seconds to wait for peers before downloading from S3")]
-    patience: Annotated[float, F("seconds without a byte after which another peer is used")]
+    ranks: Annotated[
+        int, F("how many hosts may download a piece from S3 before `patience` is over, by their rank for it")
+    ]
+    hold: Annotated[float, F("a host of rank r waits r times so many seconds for peers before it uses S3")]
+    patience: Annotated[float, F("seconds after which any host may download a piece from S3")]
     age: Annotated[float, F("seconds since the swarm began")]
     lasts: Annotated[float, F("seconds until the swarm ends")]
     piece_size: Annotated[int, F("bytes of a piece")]
@@ -59,7 +61,7 @@ class SwarmAnswer(Answer):
         str | None,
         F("URL of the list of blocks, in which a host with an older version finds the parts that it already has"),
     ] = None
-    accept: Annotated[str, F("the token that peers of this Job must show")]
+    accept: Annotated[str, F("the key with which the host verifies the tokens of its peers")]
     peers: Annotated[list[PeerAnswer], F("the peers to ask for pieces")]
 
 
@@ -91,13 +93,13 @@ class GoalAnswer(
     record=Revision,
     without=("number", "waves", "activate", "alarm", "on_failure", "note", "created_at", "created_by"),
 ):
-    """The revision that the host should have. It takes no number that is not above the one it has."""
+    """The revision that the host should have. The host ignores a number that is not above the one it has."""
 
     name: Annotated[str, F("the name of the release")]
     revision: Annotated[int, F("the number of the revision")]
     hold: Annotated[bool, F("stage the files, and put them in place only when this is false")]
     sending: Annotated[
-        list[str], F("contents that this call has sent to the host, by signature: until they come, `has` may list them")
+        list[str], F("signatures of contents that are being sent to the host; `has` may list them already")
     ]
     files: list[FileGoal]
     health: HealthGoal | None = None
@@ -196,11 +198,10 @@ class PresenceAnswer(Answer):
 
 
 # --- agents
-# Routes that agents call. A key of scope `agent` is bound to one agent and has access to its transfers only.
 
 
 def build_router() -> Router:
-    """A new router: it can belong to one resolver only, and the functions `agents` and `api` both have these routes."""
+    """A new router with these routes. Two functions have them, `agents` and `api`, and a router has one resolver."""
     router = Router("Agents")
 
     @router.get("/v1/agents/<agent_id>/transfers", scope="agent", summary="List the transfers of an agent")
@@ -210,7 +211,7 @@ def build_router() -> Router:
         can, told = (headers.get("x-tidegate-can") or "").split(","), headers.get("x-tidegate-goals")
         running, caller = app(), router.caller
         project_id, process = caller.project_id, _process(router, caller)
-        # A poll that waits holds a function.
+        # A poll that waits keeps a function busy, so their number is limited.
         with running.projects.slow_calls.poll_held(project_id, agent_id) if wait else nullcontext():
             agent, offers = running.distribution.agents.inbox(project_id, agent_id, wait, can=can, process=process)
         asks = "release" in can and rollout.differs(running.releases, project_id, agent, told)

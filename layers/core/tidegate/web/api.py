@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.event_handler.api_gateway import ResponseBuilder
     from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
 
-# A cold start imports only the routes of the path that it serves.
-# Start of a path (two parts under /v1, else one) → the modules of `tidegate.web` with routes that start so.
+# By the start of a path (two parts under /v1, else one): the modules of `tidegate.web` with such routes. A cold start
+# imports only those of the path that it serves.
 ROUTES: dict[str, tuple[str, ...]] = {
     "/": ("console.routes",),
     "/console": ("console.routes",),
@@ -84,7 +84,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
 
 
 class WholeApi(Api):
-    """Includes a module's routes at the first request for them; all of them for the OpenAPI document."""
+    """The resolver of all routes. It imports a module at the first request for it, and all for the OpenAPI document."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def fits(value: Any) -> bool:
 
 
 def _bytes_returned(value: Any) -> int:
-    """The bytes of a JSON value in what the function returns: JSON with the body as a string, so escaped twice."""
+    """The bytes that a JSON value takes in the function's result: the body is a string in JSON, so escaped twice."""
     return len(json.dumps(json.dumps(value)))
 
 
@@ -269,8 +269,9 @@ def _limit(app: App, caller: Caller) -> None:
 
 
 def _used_so_far(app: App) -> tuple[float, float, float]:
-    """(read units, write units, seconds) that this process has used. Calls that hold a slot are left out: their time
-    counts as that of a runner."""
+    """The read units, write units and seconds that this process has used.
+
+    Without the seconds of slow calls, which are charged as runner time."""
     table = app.table
     return table.units_read, table.units_written, app.clock().timestamp() - app.projects.slow_calls.seconds_held
 
@@ -278,10 +279,10 @@ def _used_so_far(app: App) -> tuple[float, float, float]:
 def _charge(
     app: App, caller: Caller, answer_bytes: int, units_read: float, units_written: float, seconds: float
 ) -> None:
-    """A request with a large answer, or that read or wrote much of the table or took long, counts as several."""
+    """Counts a request as several if its answer is large, if it read or wrote much, or if it took long."""
     used = answer_bytes / ANSWER_BYTES
     if caller.agent_id is not None:
-        # A poll may wait: how many do at once is limited.
+        # Without the seconds: a poll may wait, and the number of waiting polls is limited.
         used += units_read / AGENT_READ_UNITS + max(0.0, units_written / AGENT_WRITE_UNITS - 1)
         app.projects.agent_rate_limiter.charge(caller.key_id, math.ceil(used) - 1)
     elif caller.requests_per_s is not None:
@@ -291,7 +292,7 @@ def _charge(
 
 
 def _has_control_character(path: str) -> bool:
-    """Also one that was percent-encoded twice, which somebody else may decode."""
+    """Whether the path has a control character, even one that was percent-encoded twice and is decoded later."""
     decoded = unquote(path)
     return any(unicodedata.category(char) in _CONTROL for char in decoded + unquote(decoded))
 
@@ -310,10 +311,10 @@ def _path_of(event: dict[str, Any]) -> str:
 
 
 def _quoted(path: str) -> str:
-    """The path percent-encoded again: HTTP APIs pass it on decoded, and the router knows no `?` or `#` in a part.
+    """The path, percent-encoded again: HTTP APIs pass it on decoded, and the router accepts no `?` or `#` in a part.
 
-    Of the ids, only those of Tasks and Jobs contain slashes. `%25` is decoded, because some gateways leave it as it
-    is: so a `%25` in a name does not survive, and clients send a Job's `key` and a Task's uuid instead of such ids.
+    Only the ids of Tasks and Jobs contain slashes. `%25` is decoded, because some gateways do not decode it. So a `%25`
+    in a name is lost, and clients send a Job's `key` or a Task's uuid in place of such an id.
     """
     decoded = path.replace("%25", "%")
     for start in _RECORD_PATHS:

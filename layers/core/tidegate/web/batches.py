@@ -133,7 +133,7 @@ PauseWindows = Annotated[list[PauseWindowBody], Field(max_length=24)]
 class BackoffBody(Body, record=Backoff):
     """The pauses between the attempts of an item."""
 
-    # Also a part of changes, which name no defaults.
+    # It is also part of a body of changes, whose schema has no defaults.
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
 
@@ -358,7 +358,7 @@ def _batch_answer(batch: Batch) -> BatchAnswer:
 
 
 def _asking(url: str | None) -> AbstractContextManager[None]:
-    """Holds one of the project's slow calls, if the business is asked at a URL."""
+    """Holds a slot for slow calls while the business is asked. No slot is needed if the business has no URL for it."""
     return app().projects.slow_calls.held(router.caller.project_id) if url else nullcontext()
 
 
@@ -475,7 +475,7 @@ def results(
         bool, Query(description="all items that are done, of a batch that was created with `report`")
     ] = False,
     format: Annotated[
-        Literal["jsonl", "csv"], Query(description="of the report of all items: `jsonl` or `csv`")
+        Literal["jsonl", "csv"], Query(description="format of the report of all items: `jsonl` or `csv`")
     ] = "jsonl",
 ) -> ResultsAnswer:
     project_id = router.caller.project_id

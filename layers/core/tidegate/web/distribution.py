@@ -190,7 +190,7 @@ def list_tasks(
     return DownloadList.model_validate(page)
 
 
-# More would be megabytes.
+# A longer list would have megabytes.
 _SKIPPED_SHOWN = 1000
 
 

@@ -110,7 +110,9 @@ class AthenaSource(Body):
 
 
 class DirectSource(Body):
-    """Exactly one of the three. The stack's parameters and the project's `read_from` must allow it."""
+    """Rows that are read directly: from exactly one of `s3`, `dynamodb` and `athena`.
+
+    The stack's parameters and the project's `read_from` must allow it."""
 
     s3: Annotated[S3Source | None, F("an object in S3")] = None
     dynamodb: Annotated[DynamoSource | None, F("a query of a DynamoDB table")] = None
@@ -130,7 +132,7 @@ class DirectSource(Body):
 
 
 def _from_json(value: Any) -> Any:
-    """Objects and lists may be sent as strings that contain JSON."""
+    """The value; if it is a string with a JSON object or list, that object or list."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -144,7 +146,7 @@ def _from_json(value: Any) -> Any:
 
 
 def _texts_from_json(value: Any) -> Any:
-    """A text is no JSON unless it can be read as an object: a heading may begin with a bracket or a brace."""
+    """The object in a JSON text. Any other text stays as it is: a heading may begin with a bracket or a brace."""
     if not isinstance(value, str) or value.lstrip()[:1] != "{":
         return value or None
     try:
@@ -171,7 +173,7 @@ def _rows(value: Any) -> Any:
 
 
 def _parsed_exactly(value: Any) -> Any:
-    """JSON text as its value, with decimals as they were written. Blank text counts as no value."""
+    """The value of a JSON text, with decimals as they were written; None for blank text."""
     from tidegate.sheets.values import read_exact
 
     if not isinstance(value, str):
@@ -184,7 +186,7 @@ def _exact_rows(value: Any) -> Any:
 
 
 def _line_end(value: Any) -> Any:
-    """`lf` or `crlf`, also for the characters themselves, which schedules show and earlier clients send."""
+    """`lf` or `crlf`, also from the characters themselves, which schedules show and earlier clients send."""
     return {"\n": "lf", "\r\n": "crlf"}.get(value, value.lower()) if isinstance(value, str) else value
 
 
@@ -213,8 +215,9 @@ class DeliverTo(Body, record=Delivery):
 
 
 class FillBody(Body, record=Fill):
-    """An .xlsx of the library: `{name}` takes a value, `{.name}` marks the row that is repeated for the rows, and
-    `{list.name}` that of one of several tables, named by its title or its number. `\\{` is a brace."""
+    """A template, which is an .xlsx of the library. `{name}` is replaced by a value. `{.name}` marks the row that is
+    repeated for each row of data, `{list.name}` that of one of several tables, by its title or its number. `\\{` is a
+    brace."""
 
 
 class ExportBody(
@@ -278,7 +281,7 @@ class TaskBody(ExportBody, record=TableSpec, without=("data",)):
         return self
 
     def spec(self, exact: Any = None) -> ExportSpec:
-        """`exact`: `source_data` with decimals as they were written, if the body has any."""
+        """The export in this body. `exact`: `source_data` with decimals as they were written, if the body has any."""
         direct = self.source.as_data() if self.source else None
         data = self.source_data if exact is None else _exact_rows(exact)
         table = record_from(TableSpec, vars(self), source=direct, data=data)
@@ -636,7 +639,7 @@ def sync_multiple_by_query() -> Response[Any]:
 
 
 def permitted(spec: ExportSpec) -> ExportSpec:
-    """The order. ScopeMissing if it lifts the project's masks and the caller's key may not."""
+    """The spec, if the caller may order it. ScopeMissing if it lifts masks and the key lacks the scope `unmask`."""
     if spec.unmask:
         router.caller.require("unmask")
     return spec
@@ -693,7 +696,7 @@ def _texts_of_table(given: Any, number: int) -> Any:
 def _from_query(model: type[SyncBody] | type[SyncMultipleBody]) -> Response[Any]:
     query = dict(router.current_event.query_string_parameters or {})
     if "password" in query:
-        # Addresses are in the logs of servers and in the history of browsers.
+        # URLs are kept in the logs of servers and in the history of browsers.
         detail = "a password must not be in a URL: send it in the body of a POST request, and choose another one"
         raise Invalid(detail, errors=[{"loc": ["query", "password"], "msg": detail}])
     body = validated(model, query, "query")
@@ -720,7 +723,7 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
 
         limits = options.file_name, options.max_exec_time
         made = sync_file(app().exports, project_id, permitted(spec), *limits, who=router.caller.key_id)
-    # A file has no record that could have them.
+    # In a header, because this export has no record for them.
     warnings = {"x-warnings": _header_list(made.warnings)} if made.warnings else {}
     if made.url:
         return answer(None, 303, {"location": made.url, **warnings})
@@ -741,6 +744,6 @@ _LONGEST_HEADER = 4000
 
 
 def _header_list(texts: Sequence[str]) -> str:
-    """A list in JSON, as far as it fits a header."""
+    """As many of these texts as fit into a header, as a JSON list."""
     fits = next(count for count in range(len(texts), -1, -1) if len(json.dumps(texts[:count])) <= _LONGEST_HEADER)
     return json.dumps(texts[:fits])

@@ -183,7 +183,7 @@ def list_agents(
 def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
     enrolments, inventory = app().distribution.enrolments, Inventory(body.version, body.zone)
     if body.aws is not None:
-        # What the host signed must name this API, so that another server that it calls cannot enrol here in its name.
+        # The host must have signed the name of this API, so that another server cannot enrol here with its signature.
         servers = {urlsplit(app().settings.api_url).netloc, router.current_event.request_context.domain_name or ""}
         signed = read_signed(
             body.aws.region, body.aws.headers, {name.lower() for name in servers if name}, app().clock()
@@ -219,7 +219,7 @@ def change(agent_id: str, body: AgentChange) -> AgentAnswer:
 @router.delete("/v1/agents/<agent_id>", scope="write", summary="Delete an agent and revoke its keys", status_code=204)
 def remove(agent_id: str) -> Response[Any]:
     caller = router.caller
-    # First: after a crash, the host can be deleted again. Each look at a release would read what it has reported.
+    # The reports go first, so that after a crash the host can be deleted again. Each look at a release reads them.
     reports = app().releases.store
     reports.forget_host(caller.project_id, agent_id, list(reports.reports_of_host(caller.project_id, agent_id)))
     app().distribution.fleet.remove(caller.project_id, agent_id, caller.key_id)

@@ -26,7 +26,7 @@ from tidegate.web.schemas import Answer, Body, F, Page, ScheduleChange, Schedule
 
 # --- schemas
 
-# Headers that control the connection or the framing of a message: they are not secrets, and unsafe to let a caller set.
+# Headers that control the connection or the framing of a message. They are not secrets, and callers must not set them.
 _FRAMING = frozenset(
     [
         "host",
@@ -54,7 +54,7 @@ Origin = Annotated[str, Field(max_length=300), AfterValidator(read_origin)]
 HeaderValue = Annotated[str, Field(min_length=1, max_length=16_384, pattern=r"^[\t\x20-\x7e\x80-\xff]+$")]
 
 
-# Callers give what they may change later.
+# A new subscription has the fields that may be changed later.
 _NOT_GIVEN = tuple(name for name, each in declared(Subscription).items() if not each.f.changes)
 
 
@@ -98,13 +98,13 @@ class PreviewAnswer(Answer):
     format: Annotated[str, F("how the source lists its files")]
     listed: Annotated[int, F("number of files that the source lists")]
     chosen: Annotated[int, F("number of files that a scan would download, after include and exclude")]
-    items: Annotated[list[PreviewEntry], F("the first hundred of them")]
+    items: Annotated[list[PreviewEntry], F("the first hundred of these files")]
     skipped: Annotated[int, F("entries of the list that cannot be read, and are left out")] = 0
-    skipped_entries: Annotated[list[str] | None, F("why, for the first ten of them")] = None
+    skipped_entries: Annotated[list[str] | None, F("why the first ten skipped entries cannot be read")] = None
     new: Annotated[int | None, F("with `subscription_id`: files that it has not queued yet")] = None
     changed: Annotated[int | None, F("with `subscription_id`: files that changed, as the list shows it")] = None
     gone: Annotated[int | None, F("with `subscription_id`: files that the source does not list any more")] = None
-    gone_entries: Annotated[list[str] | None, F("URLs of the first hundred of them")] = None
+    gone_entries: Annotated[list[str] | None, F("URLs of the first hundred files that are gone")] = None
 
 
 class SubscriptionAnswer(Answer, record=Subscription):
@@ -170,7 +170,7 @@ def _subscription_answer(subscription: Subscription) -> SubscriptionAnswer:
 
 
 def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
-    """The limits that are set; one that is left out or null is no limit."""
+    """The limits on reading the source that the body sets. A limit that is left out or null is no limit."""
     return {"politeness": body.politeness.model_dump(exclude_none=True)} if body.politeness else {}
 
 
@@ -283,7 +283,7 @@ def download(
     subscription_id: str,
     confirm_trash: Annotated[
         int | None,
-        Query(ge=1, le=10_000, description="follow the deletion of so many files at once, which a scan held back"),
+        Query(ge=1, le=10_000, description="the scan may put so many files that are gone into the trash at once"),
     ] = None,
 ) -> Response[RequestAnswer]:
     caller = router.caller
@@ -299,7 +299,7 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
     return RequestList(items=items, next_cursor=page.next_cursor)
 
 
-@router.get("/v1/subscriptions/<subscription_id>/runs", scope="read", summary="List its scheduled scans")
+@router.get("/v1/subscriptions/<subscription_id>/runs", scope="read", summary="List the scheduled scans")
 def runs(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> ScanRunList:
     page = subscriptions.runs(app().ingest, router.caller.project_id, subscription_id, limit, cursor)
     return ScanRunList(items=[ScanRunAnswer(**run) for run in page.items], next_cursor=page.next_cursor)
@@ -324,7 +324,7 @@ def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any
 
 @router.delete("/v1/credentials/<name>", scope="write", summary="Delete a credential", status_code=204)
 def delete_credential(name: CredentialInPath) -> Response[Any]:
-    # The secret first: a crash in between leaves only a listed name, which can be deleted again.
+    # The secret goes first: a crash in between leaves only a listed name, which can be deleted again.
     caller = router.caller
     app().projects.credentials.delete(caller.project_id, name)
     line = act(caller.project_id, name, app().clock(), caller.key_id, "credential.delete")

@@ -100,7 +100,9 @@ def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
 
 @router.get("/v1/callback-secret", scope="write", summary="Get the callback secret of one receiver")
 def show_secret(
-    origin: Annotated[str, Query(max_length=300, description="of the receiver: `https://host` or `https://host:port`")],
+    origin: Annotated[
+        str, Query(max_length=300, description="origin of the receiver, as `https://host` or `https://host:port`")
+    ],
 ) -> Response[OriginSecretAnswer]:
     project = app().projects.projects.get(router.caller.required_project())
     try:

@@ -34,7 +34,7 @@ SourcePattern = Annotated[
 ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
 # A new project has the defaults of all other fields.
 _NOT_GIVEN = tuple(declared(Project).keys() - {"name", "group", "allow_private_urls"})
-# Shown of one project, not in lists.
+# Fields that only the answer for one project has, and lists do not.
 _ONLY_DETAILS = ("quotas", "swarm", "deliver_to", "read_from", "alarms", "aws_roles", "masks", "shared_signatures")
 _TEN_YEARS = 10 * 365 * 86400
 _NINETY_DAYS = 90 * 86400

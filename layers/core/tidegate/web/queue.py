@@ -183,15 +183,15 @@ class CleanupBody(Body):
     confirm: Annotated[
         str | None,
         F(
-            "`run_id` of a daily run that stopped itself: the next one may delete as many objects, or the table and "
-            "the bucket do belong together",
+            "`run_id` of a daily run that stopped itself; confirms that the next run may delete as many objects, or "
+            "that the table and the bucket belong together",
             max_length=100,
         ),
     ] = None
 
 
 class StoppedCleanup(Answer, record=StoppedRun):
-    """A daily clean-up that deleted nothing, because it would have deleted too much."""
+    """A daily clean-up that stopped itself: it would have deleted too much, or table and bucket do not match."""
 
 
 class CleanupAnswer(Answer):
@@ -200,7 +200,7 @@ class CleanupAnswer(Answer):
     more: Annotated[bool, F("true if there is more to remove: call again")]
     stopped: Annotated[
         StoppedCleanup | None,
-        F("the last daily run that deleted no object, until a run has no reason to stop; absent if there is none"),
+        F("the last daily run that stopped itself; absent if there is none, or after a run that need not stop"),
     ] = None
 
 
@@ -218,7 +218,7 @@ CredentialOption = Annotated[
 
 
 class PolitenessBody(Body):
-    """Limits on reading a source. A limit that is left out is the operator's."""
+    """Limits on reading a source. If one is left out, the operator's limit applies."""
 
     connections: (
         Annotated[int, Field(ge=1, le=16, description="parallel connections for one file; at most 4 are used")] | None
@@ -542,9 +542,9 @@ def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
 
 
 # --- freeze
-# Routes that stop the world and let it go on: for incidents, for a restored table, for a move.
+# Routes that freeze and thaw the system: for incidents, for a restored table, for a move.
 
-# Stopped in one call: as many as StopExecution allows at once, and API Gateway has time for.
+# The most executions that one call stops, limited by StopExecution's rate and by API Gateway's time-out.
 _MOST_STOPPED = 100
 
 
@@ -587,7 +587,9 @@ class CompensationAnswer(Answer):
     multiplier: Annotated[
         int, F("the current interval in multiples of the shortest one; it grows while nothing is overdue")
     ]
-    queue_size: Annotated[int, F("pieces of overdue work that the last poll found")]
+    queue_size: Annotated[
+        int, F("messages in the queue that starts requests; while it has any, the poll leaves recent requests to it")
+    ]
     last_poll: Annotated[str | None, F("when the last poll ran, ISO 8601 UTC")]
     next_poll: Annotated[str, F("when the next poll runs, ISO 8601 UTC")]
     compensated_total: Annotated[int, F("pieces of overdue work that were started since the deployment")]

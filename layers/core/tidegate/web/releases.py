@@ -1,4 +1,4 @@
-"""Routes for releases: what should be on which hosts, what is, and the way back."""
+"""Routes for releases: put revisions, read their state on the hosts, roll back, pause, and delete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, F, Page
 from tidegate.web.submits import AgentId, Group, LabelValue, WaveBody, rising_waves, stored_moment
 
-# What a change of a release counts as, besides itself: two looks at its hosts, which come in any case.
+# How many more requests a change of a release counts as, because at least two looks at its hosts follow it.
 CHANGE_REQUESTS = 9
 HostState = Literal["current", "staged", "failed", "drifted", "behind", "offline", "gone"]
 Status = Literal["rolling", "waiting", "converged", "paused", "failed", "rolled_back"]
@@ -92,7 +92,7 @@ class ReleaseWave(Answer):
 
 
 class RevisionAnswer(Answer, record=Revision, without=("name",)):
-    """Immutable. A rollback is a new revision with the content of an older one, so numbers only rise."""
+    """A revision never changes. A rollback is a new revision with the content of an older one: numbers only rise."""
 
     files: list[ReleaseFileAnswer]
     waves: list[ReleaseWave]
@@ -110,9 +110,9 @@ class ReleaseCounts(Answer):
     current: Annotated[int, F("hosts that have what they should have")] = 0
     staged: Annotated[int, F("hosts that have the files, and wait for the activation")] = 0
     failed: Annotated[int, F("hosts on which the revision failed")] = 0
-    offline: Annotated[int, F("hosts that are not connected, and not there yet")] = 0
+    offline: Annotated[int, F("hosts that are not connected, and do not have what they should have")] = 0
     drifted: Annotated[int, F("hosts on which somebody changed a file")] = 0
-    behind: Annotated[int, F("hosts that are connected, and not there yet")] = 0
+    behind: Annotated[int, F("hosts that are connected, and do not have what they should have yet")] = 0
     gone: Annotated[int, F("hosts that were not seen for 30 days; they no longer count")] = 0
 
 
@@ -223,7 +223,7 @@ def list_drift(name: Name, limit: Limit = 20, cursor: Cursor = None) -> ReleaseH
     return _hosts(name, releases.drift(app().releases, router.caller.project_id, name, limit, cursor))
 
 
-@router.post("/v1/releases/<name>/rollback", scope="write", summary="Go back", status_code=202)
+@router.post("/v1/releases/<name>/rollback", scope="write", summary="Roll back a release", status_code=202)
 def roll_back(name: Name, body: RollbackBody | None = None) -> Response[ReleaseAnswer]:
     caller, to = router.caller, body.to if body else None
     return _changed(releases.roll_back(app().releases, caller.project_id, name, to, caller.key_id))
@@ -247,7 +247,7 @@ def activate(name: Name) -> Response[ReleaseAnswer]:
     return _changed(releases.activate(app().releases, caller.project_id, name, caller.key_id))
 
 
-@router.post("/v1/releases/<name>/gate", scope="write", summary="Judge the present wave", status_code=202)
+@router.post("/v1/releases/<name>/gate", scope="write", summary="Pass or fail the present wave", status_code=202)
 def judge(name: Name, body: GateBody) -> Response[ReleaseAnswer]:
     caller, reason = router.caller, body.reason or ""
     judged = releases.judge(app().releases, caller.project_id, name, body.pass_, reason, caller.key_id)
@@ -262,7 +262,7 @@ def remove(name: Name) -> Response[Any]:
 
 
 def _changed(release: Release, status: int = 202) -> Response[ReleaseAnswer]:
-    """Counts the change as several requests: it begins an execution, which costs more than any other request."""
+    """The answer to a change. It counts as several requests, because it starts an execution, which costs more."""
     if not router.caller.is_admin:
         app().projects.rate_limiter.charge(release.project_id, CHANGE_REQUESTS)
     return answer(_release_answer(release), status)

@@ -36,7 +36,7 @@ from tidegate.errors import (
 
 # What a route may declare. `open`: no key is needed. `any`: every key is accepted, and the route checks its scopes.
 # `agent`: a key that is bound to the agent_id in the path. An `admin` key is accepted by every route. Keys may also
-# have the scope `unmask`, which no route needs: orders of exports check it. `sign_in` is that of a ticket.
+# have the scope `unmask`, which no route needs: orders of exports check it. `sign_in` is the scope of a ticket.
 Scope = Literal["open", "any", "read", "write", "agent", "admin", "sign_in"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 ADMIN = "admin"
@@ -55,7 +55,7 @@ class Caller:
     requests_per_s: float | None = None
     # The life of the host that the key was created for.
     life: int = 0
-    # Whether that is the default, with which more requests may be saved up.
+    # Whether `requests_per_s` is the default, with which more requests may be saved up.
     default_rate: bool = False
 
     @property
@@ -109,12 +109,12 @@ def current_caller() -> Caller:
 
 
 def set_current_caller(caller: Caller | None) -> None:
-    """Call it for every request, also without a key: a warm function must not reuse the previous caller."""
+    """Sets the caller of a request. Needed also without a key: a warm function must not keep the previous caller."""
     _current.set(caller)
 
 
 def caller_of(event: dict[str, Any]) -> Caller | None:
-    """The caller, as the authorizer described it; None without a valid key, which the authorizer does not refuse."""
+    """The caller, from the authorizer's context; None for a request without a valid key."""
     context = event.get("requestContext", {}).get("authorizer", {}).get("lambda") or {}
     if not context.get("key_id"):
         return None
@@ -288,8 +288,9 @@ def is_form(event: Mapping[str, Any]) -> bool:
 
 
 def form_fields(body: str) -> dict[str, Any]:
-    """The fields of a form: `a[b]=1` is an object, `a[]=1&a[]=2` and `a[0]=1&a[1]=2` are lists. BrokenJson if it is
-    not percent-encoded UTF-8 or has such a name as `a[b`."""
+    """The fields of a form: `a[b]=1` is an object, `a[]=1&a[]=2` and `a[0]=1&a[1]=2` are lists.
+
+    BrokenJson if the form is not percent-encoded UTF-8, or has a name such as `a[b`."""
     try:
         pairs = parse_qsl(body, keep_blank_values=True, errors="strict", max_num_fields=100_000)
     except ValueError as error:
@@ -337,7 +338,7 @@ class ScopeNotDeclared(Exception):
 
 
 class ScopedResolver(APIGatewayHttpResolver):
-    """`scopes` has the scope of every (method, rule). Registering a route without one raises ScopeNotDeclared."""
+    """A resolver that checks a route's scope before it runs the route. A route without a scope: ScopeNotDeclared."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -349,7 +350,7 @@ class ScopedResolver(APIGatewayHttpResolver):
         super().include_router(router, prefix)
 
     def declare(self, method: str, rule: str, scope: Scope) -> None:
-        """Refuses a second declaration: the first of two equal routes is matched, and must keep its own scope."""
+        """Stores a scope. ScopeNotDeclared for a second one, because the first of two equal routes is matched."""
         if (method, rule) in self.scopes:
             raise ScopeNotDeclared(f"{method} {rule} is declared twice")
         self.scopes[method, rule] = scope
@@ -376,7 +377,7 @@ class ScopedResolver(APIGatewayHttpResolver):
         return super()._call_route(route, route_arguments)
 
     def _authorize(self, route: Route, route_arguments: dict[str, str]) -> None:
-        """Checks the key, its scope and its agent, and only then the body: others see no validation messages."""
+        """Checks the key, its scope and its agent, then the body: only callers with access get validation messages."""
         scope = self.scopes.get((route.method, route.path))
         if scope is None:
             # No route matched. Powertools calls its own not-found route, which answers 404 or 405.
@@ -404,7 +405,7 @@ _UNPAGED_LISTS = ("/v1/credentials", "/v1/stats", "/v1/queue/stats")
 
 
 def _refuse_unknown_parameters(route: Route, event: Mapping[str, Any]) -> None:
-    """A list with a misspelt filter would return everything. The parameters of a list are those of its function."""
+    """Invalid if the query of a list has an unknown parameter: with a misspelt filter, it would return everything."""
     given = event.get("queryStringParameters")
     if route.method != "GET" or not given:
         return

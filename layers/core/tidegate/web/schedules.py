@@ -57,13 +57,13 @@ class BatchScheduleBody(Body):
 
 
 def _export_fields() -> dict[str, Any]:
-    """The fields of an export as optional ones: of one table, or of several."""
+    """All fields of an export, of one table or of several, as optional fields."""
     found: dict[str, Any] = {}
     for name in sorted({*TaskBody.model_fields, *MultipleBody.model_fields} - {"project_id"}):
         given = [body.model_fields[name] for body in (TaskBody, MultipleBody) if name in body.model_fields]
         kinds = [Annotated[each.annotation, *each.metadata] if each.metadata else each.annotation for each in given]
         found[name] = (Union[(*kinds, None)], None)
-    # Validated with the whole order: a generated client would send the defaults of its parts.
+    # Any JSON here, validated with the whole order: else a generated client would send the defaults of its parts.
     return found | {"source": (Annotated[Json, F("rows that are read directly; of several tables, a list")], None)}
 
 
@@ -157,7 +157,7 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
 
 
 def _ordered(body: TaskBody | MultipleBody, exact: Any) -> ScheduledOrder:
-    """`exact`: the rows with decimals as they were written."""
+    """The order in a body. `exact`: its rows, with decimals as they were written."""
     spec = permitted(with_exact_texts(body.spec(exact)))
     if spec.password:
         detail = "a recurring export keeps no password: leave it out, or order each export with POST /v1/task"
@@ -251,7 +251,7 @@ def show_batch(schedule_id: str) -> BatchScheduleDetail:
     return _batch_detail(app().batches.schedules.get(router.caller.project_id, schedule_id))
 
 
-@router.get(f"{_EXPORT}/runs", scope="read", summary="List its runs")
+@router.get(f"{_EXPORT}/runs", scope="read", summary="List the runs of a recurring export")
 def runs_of_export(schedule_id: str, limit: Limit = 20, cursor: Cursor = None) -> RunList:
     page = app().exports.schedules.runs(router.caller.project_id, schedule_id, limit, cursor)
     return RunList(items=[RunAnswer(**run) for run in page.items], next_cursor=page.next_cursor)

@@ -31,6 +31,8 @@ else:
 
 
 class _FromRecord(ModelMetaclass):
+    """Adds the fields of a record to a body or an answer, as the module's text describes."""
+
     def __new__(
         mcs,
         name: str,
@@ -138,11 +140,9 @@ JsonObject = dict[str, Any]
 
 
 class ScheduleChange(Body):
-    """What a change of anything that runs on a schedule may have, besides the fields of its record."""
+    """The fields that a change of any schedule may have, besides those of its record."""
 
-    paused: Annotated[bool | None, F("true stops the schedule, false resumes it; missed runs are not made up for")] = (
-        None
-    )
+    paused: Annotated[bool | None, F("true stops the schedule, false resumes it; missed runs do not run later")] = None
     revision: Annotated[int | None, F("the `revision` that you read: 409 if it is another one now", ge=0, le=2**53)] = (
         None
     )
@@ -152,6 +152,8 @@ class ScheduleRun(Answer):
     """One run of a schedule."""
 
     due: Annotated[str, F("the time at which the run was due")]
-    state: Annotated[Literal["started", "skipped"], F("`started`; or `skipped`, if nothing was, or it was refused")]
+    state: Annotated[
+        Literal["started", "skipped"], F("`started`, or `skipped` if nothing was started or it was refused")
+    ]
     reason: Annotated[str | None, F("why the run was skipped")] = None
     code: Annotated[str | None, F("the error of a run that failed; absent if the previous one still ran")] = None

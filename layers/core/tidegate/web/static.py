@@ -33,7 +33,7 @@ def asset_response(router: Router, asset: Asset, more_headers: Mapping[str, str]
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Reads Accept-Encoding as RFC 9110 says: `gzip;q=0` refuses gzip, and `*` stands for codings not listed."""
+    """Whether Accept-Encoding accepts gzip (RFC 9110): `gzip;q=0` refuses it, `*` stands for codings not listed."""
     accepted: dict[str, bool] = {}
     for choice in accept_encoding.lower().split(","):
         name, _, weight = choice.partition(";")

@@ -153,18 +153,17 @@ class SubmittedBatchAnswer(Answer):
 
 
 # --- submits
-# The two submit routes, in a router of their own: the function `submit` imports no other routes.
 
 
 def _transfer_spec(body: TransferBody) -> TransferSpec:
-    """The spec of the body. If its waves do not add up to 100 percent, a last one is for the remaining targets."""
+    """The spec of the body. If its last wave is below 100 percent, another wave is added for the other targets."""
     spec = record_from(TransferSpec, vars(body), swarm="off" if body.swarm == "off" else None)
     rest = (Wave(100, 0, 100),) if spec.waves and spec.waves[-1].percent < 100 else ()
     return replace(spec, waves=(*spec.waves, *rest))
 
 
 def build_router() -> Router:
-    """A new router: it can belong to one resolver only, and the functions `submit` and `api` both have these routes."""
+    """A new router with these routes. Two functions have them, `submit` and `api`, and a router has one resolver."""
     router = Router("Distribution")
 
     @router.post(
@@ -188,7 +187,7 @@ def build_router() -> Router:
 
 
 def _require_free_path(caller: Caller, spec: TransferSpec, targets: Sequence[Target]) -> None:
-    """409 if a release has the path on one of the hosts. Containers have paths of their own."""
+    """PathTaken (409) if a release has the path on one of the hosts. Containers have paths of their own."""
     hosts = [target.agent_id for target in targets if not target.container_id]
     if hosts and not spec.force:
         from tidegate.releases.rollout import require_free_path

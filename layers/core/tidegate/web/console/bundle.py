@@ -1,6 +1,6 @@
 """Bundles the console and the docs page: ES modules joined into one script, named by a hash, compressed once.
 
-Sent one by one, each of the many small modules would be an invocation, perhaps with a cold start. The bundler
+If the many small modules were sent one by one, each would need an invocation, perhaps with a cold start. The bundler
 understands only one-line named imports and named exports of declarations, and raises for anything else.
 """
 

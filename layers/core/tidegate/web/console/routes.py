@@ -88,6 +88,8 @@ POINTS = 30
 
 @dataclass(frozen=True, slots=True)
 class Ended:
+    """A Job or a request that has ended, for the figures of the last hour."""
+
     type: str
     succeeded: bool
     started: datetime
@@ -142,7 +144,7 @@ Record = dict[str, Any]
 
 
 def _with_counts(lookup: Lookup, project_id: str, jobs: Sequence[Record]) -> list[Record]:
-    """Reads Jobs with an open window one by one, because lists do not have the number of targets in a window."""
+    """The Jobs, with counts for open windows. These are read one by one: lists do not count targets in open windows."""
     still_open = [job["key"] for job in jobs if job["status"] == PENDING][:WINDOWS_COUNTED]
     return [lookup.job(project_id, job["key"]) if job["key"] in still_open else job for job in jobs]
 
@@ -215,7 +217,7 @@ def show() -> SystemAnswer:
 
 
 def _alarms(stack_name: str) -> tuple[list[AlarmAnswer], str | None]:
-    """(alarms, error). An error does not fail the request, because the rest of the answer is useful without alarms."""
+    """The stack's alarms, or why they could not be read. The rest of the answer is useful without them."""
     if not stack_name:
         return [], "the function does not know the name of its stack: set STACK_NAME"
     try:

@@ -91,14 +91,14 @@ def _describe_fields(schemas: Schema) -> None:
 
 
 def _options(field: Schema) -> Iterator[Schema]:
-    """The schema itself, and all in its `anyOf`: that of a change of an export has some inside others."""
+    """The schema itself and all options in its `anyOf`, which may have options themselves."""
     yield field
     for option in field.get("anyOf", ()):
         yield from _options(option)
 
 
 def _text_of_option(field: Schema) -> str | None:
-    """The description inside `anyOf`: Pydantic puts that of a field that may be null there."""
+    """The description of a field that may be null, which Pydantic puts inside `anyOf`."""
     return next((option["description"] for option in field.get("anyOf", ()) if "description" in option), None)
 
 
@@ -151,12 +151,13 @@ def _add_examples(contract: Schema, calls: list[Schema]) -> None:
 
 def _in_tour_order(paths: Schema, tour: list[str]) -> Schema:
     """Paths and their methods in the order of operations.toml."""
-    places = {name: number for number, name in enumerate(tour)}
+    positions = {name: number for number, name in enumerate(tour)}
 
-    def place(path: str, method: str) -> int:
-        return places.get(f"{method.upper()} {path}", len(places))
+    def position(path: str, method: str) -> int:
+        return positions.get(f"{method.upper()} {path}", len(positions))
 
     ordered = {
-        path: dict(sorted(methods.items(), key=lambda entry: place(path, entry[0]))) for path, methods in paths.items()
+        path: dict(sorted(methods.items(), key=lambda entry: position(path, entry[0])))
+        for path, methods in paths.items()
     }
-    return dict(sorted(ordered.items(), key=lambda entry: min(place(entry[0], method) for method in entry[1])))
+    return dict(sorted(ordered.items(), key=lambda entry: min(position(entry[0], method) for method in entry[1])))
