@@ -140,7 +140,9 @@ def ask_sts(http: SafeHttp, signed: Signed) -> AwsIdentity:
     result = "GetCallerIdentityResponse/GetCallerIdentityResult"
     arn = _ROLE_ARN.fullmatch(found.get(f"{result}/Arn", ""))
     if arn is None or arn[1] != found.get(f"{result}/Account"):
-        raise IdentityRefused("only an assumed role may enrol, such as that of an EC2 instance, and this is none")
+        raise IdentityRefused(
+            "only an assumed role may enrol, such as that of an EC2 instance: this identity is not one"
+        )
     return AwsIdentity(*arn.groups())
 
 

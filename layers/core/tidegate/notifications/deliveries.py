@@ -150,11 +150,11 @@ EXPECTED_GROWTH = 4
 # The longest time for which a callback is put off, because the host may have recovered.
 LONGEST_PUT_OFF_SECONDS = 1800.0
 
-# How many callbacks of a project with slow hosts run at once: at first, and at least. At most as many as for one host.
+# The first and the lowest limit on how many callbacks of a project with slow hosts run at once. At most MOST_AT_ONCE.
 PROJECT_FIRST_LIMIT, PROJECT_LEAST = 16, 4
 # The seconds that a callback is expected to take, until one was answered.
 PROJECT_FIRST_TOOK = 5.0
-# The limit grows by one in this time without a new host that does not answer.
+# The limit grows by one whenever no further host fails to answer for this long.
 PROJECT_GROWTH_SECONDS = 10.0
 # The place of a callback that was not answered stays taken for this long, so that such callbacks are also rare.
 PROJECT_REST_SECONDS = 30.0

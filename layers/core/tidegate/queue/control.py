@@ -86,7 +86,7 @@ def retry(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
 def retry_now(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
     """Ends the back-off of a request, so that it may run at once. WrongState if it is not in back-off."""
     if queue.get(project_id, request_id).not_before is None:
-        raise WrongState("the request is not in back-off: it has nothing to wait for but its turn")
+        raise WrongState("the request is not in back-off: it waits only for its turn")
     return _act(queue, project_id, request_id, "retry_now", who, "asked to", not_before=None, last_wait_reason=None)
 
 

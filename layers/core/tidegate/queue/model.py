@@ -664,7 +664,7 @@ def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str,
 
 
 def _stats(counts: Counter[str]) -> RequestFigures:
-    # Negative if a request from before there were counts left a status to which it was never added.
+    # A count may be negative: a request from before counts existed leaves a status that never counted it.
     by_status = {status: counts[status] for status in sorted(STATES) if counts[status] > 0}
     ended = by_status.get(COMPLETED, 0) + by_status.get(FAILED, 0)
     classes, memories = _classes(counts, "n"), _classes(counts, "k")

@@ -266,7 +266,7 @@ class RunningAttempt:
         self._over = threading.Event()
         self._called_at = time.monotonic()
         self._cpu_before = time.process_time()
-        # Of the functions that worked on this attempt before.
+        # What the functions that worked on this attempt before had moved.
         self._bytes_before = int((request.progress or {}).get("bytes") or 0)
         self.moved_bytes = 0
 

@@ -158,7 +158,7 @@ def _foreign(queue: Queue) -> str | None:
     unknown = _unknown_projects(queue)
     if unknown:
         return (
-            f"the bucket has no marker, and objects of {len(unknown)} projects that are not in the table, "
+            f"the bucket has no marker, but objects of {len(unknown)} projects that are not in the table, "
             f"such as {unknown[0]}"
         )
     # The table first: if the function dies now, the next one finds a table with a marker and adds the bucket's.

@@ -150,7 +150,7 @@ def standing_write(
 # --- locks
 # The locks of a running request: a slot of its channel and, within a subscription, a mutex with a lease.
 
-# Heartbeats renew the lease, so the mutex of a dead owner becomes free; at most for two hours in total.
+# Heartbeats renew the lease, for at most two hours in total. So the mutex of a dead owner becomes free.
 LEASE_SECONDS = 180
 LONGEST_LEASE_SECONDS = 7200
 
