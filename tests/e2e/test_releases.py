@@ -18,6 +18,7 @@ def test_hosts_converge_return_join_and_take_a_bad_revision_back(
     with lab(deployed, project, tmp_path, HOSTS) as world:
         took = play(world)
         assert table(figures_of(took, HOSTS)).count("real agents") == len(took)
+        assert world.calls_a_host <= 5, world.calls
         assert [world.content(name) for name in world.names] == [THIRD] * HOSTS
         failed = project.http("GET", f"/v1/agents/{world.sick}/files").json()["items"]
         assert [(file["path"], file["revision"]) for file in failed] == [

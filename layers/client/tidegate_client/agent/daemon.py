@@ -38,7 +38,16 @@ from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TidegateError, Unauthorized
 from tidegate_client.http import make_pool
 from tidegate_client.inputs import Presence, Transfer
-from tidegate_client.rates import ACTIVE_SECONDS, Backoff, BothLimits, JobLimits, Pace, RateLimit, limit_of
+from tidegate_client.rates import (
+    ACTIVE_SECONDS,
+    PUSHED_ROUND,
+    Backoff,
+    BothLimits,
+    JobLimits,
+    Pace,
+    RateLimit,
+    limit_of,
+)
 from tidegate_client.swarm.host import NETWORK_THREADS, SwarmHost
 
 log = logging.getLogger("tidegate.agent")
@@ -330,7 +339,7 @@ class Agent:
             self._list_truncated = is_truncated(items)
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
             try:
-                new = self._queue_transfers(items)
+                new, lost = self._queue_transfers(items, began)
             except JournalError:
                 if self._draining.is_set():
                     return
@@ -340,17 +349,21 @@ class Agent:
             # Staged transfers need no fresh URLs, and thousands of hosts may have one for days: do not poll for them.
             listed = self._inbox.has_work(items)
             pause = pace.pause(now, listed=listed, new=new, pushed=self._push.connected)
-            self._sleep(began + pause)
+            triggered = self._sleep(began + pause)
+            if not (triggered or lost or self._inbox.active()) and self._push.connected:
+                # What it listed is over. The API says when there is more, so it need not be asked.
+                self._sleep(began + pace.pause(now, listed=False, new=False, pushed=True))
 
-    def _sleep(self, until: float) -> None:
-        """Sleeps until the given time or until a poll is triggered, and tells the watchdog that the thread is alive."""
-        triggered = False
-        while not triggered and not self._draining.is_set():
+    def _sleep(self, until: float) -> bool:
+        """Sleeps until the given time or until a poll is triggered; True if one was. Tells the watchdog meanwhile."""
+        while not self._draining.is_set():
             self._poller.beat()
             left = until - time.monotonic()
             if left <= 0:
-                return
-            triggered = self._poll_trigger.sleep(min(left, BEAT_EVERY))
+                return False
+            if self._poll_trigger.sleep(min(left, BEAT_EVERY)):
+                return True
+        return False
 
     def _inventory(self) -> dict[str, Any]:
         """Returns the facts about this host that are sent when the WebSocket connects."""
@@ -370,16 +383,17 @@ class Agent:
         self._poller.beat()
         self._draining.wait(pause)
 
-    def _queue_transfers(self, items: list[Transfer]) -> bool:
+    def _queue_transfers(self, items: list[Transfer], asked_at: float) -> tuple[bool, bool]:
+        """Whether there was something new, and whether the API has lost a result, which is reported again."""
         if self._draining.is_set():
-            return False
-        new, lost_results = self._inbox.accept_poll(items, has_result=self._journal.has_result)
+            return False, False
+        new, lost_results = self._inbox.accept_poll(items, has_result=self._journal.has_result, asked_at=asked_at)
         for transfer in new:
             self._releases.coming(transfer)
             self._queue.put(transfer)
         for result in lost_results:
             self._reporter.report_again(result)
-        return bool(new)
+        return bool(new), bool(lost_results)
 
     def _work(self) -> None:
         while (transfer := self._queue.get()) and not self._draining.is_set():
@@ -388,6 +402,7 @@ class Agent:
             except BaseException:
                 # Forget it: the next poll lists it as new.
                 self._inbox.drop(key_of(transfer))
+                self._poll_trigger.trigger(PUSHED_ROUND, again=False)
                 raise
 
     def _deliver(self, transfer: Transfer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -129,7 +130,8 @@ class Push:
                 # What it misses is sent after it has asked: there is nothing to poll for yet.
                 self._on_new_goals(within)
             else:
-                self._trigger_poll(within)
+                # A repeated one is about entries of long ago, which the first poll lists.
+                self._trigger_poll(within, again=not message.get("repeat"))
 
     def _test_connection(self, socket: Socket) -> None:
         """Tests a new connection with a ping, because a proxy may open it but pass no messages.
@@ -159,6 +161,8 @@ REMEMBERED = 5000
 # The API lists at most this many: a transfer that is not in a full list may still be open.
 LIST_LIMIT, STAGED_LIST_LIMIT = 100, 1000
 MISSED_POLLS_UNTIL_CANCELLED = 2
+# The index of an inbox may list a transfer for so long after the API has accepted its result.
+INDEX_LAG = 2.0
 
 
 def key_of(item: Transfer | TransferResult) -> Key:
@@ -184,9 +188,9 @@ class Inbox:
         self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
         self._reported: dict[Key, int] = {}
-        # The transfers that were open at the last report.
-        self._waiting: set[Key] = set()
-        # For each transfer with a staged file: its result, and when a poll last listed it.
+        # By the monotonic clock, when they were listed first.
+        self._began: dict[Key, float] = {}
+        # Transfers with a staged file: the result that reports them, and when a poll last listed them.
         self._staged: dict[Key, TransferResult] = {}
         self._staged_reported: set[Key] = set()
         self._listed_at: dict[Key, float] = {}
@@ -195,14 +199,18 @@ class Inbox:
         # Transfers that were cancelled, as the API said over the WebSocket.
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
+        # Their results were accepted at this time, by the monotonic clock.
+        self._accepted: dict[Key, float] = {}
 
     def accept_poll(
-        self, items: Iterable[Transfer], has_result: Callable[[Key], bool]
+        self, items: Iterable[Transfer], has_result: Callable[[Key], bool], *, asked_at: float = math.inf
     ) -> tuple[list[Transfer], list[TransferResult]]:
         """Adds the transfers that a poll listed. Returns the new ones, oldest first, and results to report again.
 
-        Results are reported again if the API still lists a finished transfer: it seems to have lost the result.
-        `has_result`: whether the journal has the result of a transfer, which then only has to be reported."""
+        The API seems to have lost the result of a finished transfer that it still lists, unless it accepted the result
+        while it made the list. `asked_at`: when the poll began, by the monotonic clock.
+
+        `has_result` is True for a transfer whose result is in the journal and only has to be reported."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
@@ -213,11 +221,13 @@ class Inbox:
                 if key in in_journal or self._has_ended(key):
                     continue
                 if key in self._done:
-                    repeat.append(self._done[key])
+                    if self._accepted.get(key, -math.inf) + INDEX_LAG < asked_at:
+                        repeat.append(self._done[key])
                     continue
                 if key not in self._urls:
                     new.append(item)
                     self._progress[key] = 0
+                    self._began[key] = time.monotonic()
                 self._urls[key] = item["url"]
                 self._listed_at[key] = time.time()
                 self._confirmed_at[key] = time.monotonic()
@@ -300,13 +310,17 @@ class Inbox:
         with self._changed:
             self._progress[key] = percent
 
-    def unreported(self) -> list[TransferResult]:
-        """Returns the progress and the staged files that were not reported yet."""
+    def unreported(self, after: float = 0.0) -> list[TransferResult]:
+        """Staged files, and progress of transfers that are older than `after` seconds, that were not reported yet.
+
+        A younger one may be over before the next report: its result is enough then."""
         with self._changed:
-            changed = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
-            # A transfer that has made no progress may end before the next report: then its result is enough.
-            progress = [(key, percent) for key, percent in changed if percent or key in self._waiting]
-            self._waiting = set(self._progress)
+            young = time.monotonic() - after
+            progress = [
+                (key, percent)
+                for key, percent in self._progress.items()
+                if self._reported.get(key) != percent and self._began.get(key, -math.inf) <= young
+            ]
             staged = [result for key, result in self._staged.items() if key not in self._staged_reported]
         return staged + [
             {
@@ -336,7 +350,12 @@ class Inbox:
             self._forget(key)
             self._done[key] = result
             if len(self._done) > REMEMBERED:
-                self._done.popitem(last=False)
+                self._accepted.pop(self._done.popitem(last=False)[0], None)
+
+    def mark_accepted(self, results: Iterable[TransferResult]) -> None:
+        """The API has accepted the results of these transfers."""
+        with self._changed:
+            self._accepted |= {key: time.monotonic() for result in results if (key := key_of(result)) in self._done}
 
     def drop(self, key: Key) -> None:
         """Forgets a transfer; if a poll lists it again, it counts as new."""
@@ -351,6 +370,7 @@ class Inbox:
     def _forget(self, key: Key) -> None:
         self._urls.pop(key, None)
         self._progress.pop(key, None)
+        self._began.pop(key, None)
         self._reported.pop(key, None)
         self._missed.pop(key, None)
         self._staged.pop(key, None)
@@ -463,8 +483,10 @@ class Reporter:
                     self._unsaved.pop(key_of(result), None)
         while results := self._journal.pending(RESULTS_A_CALL):
             self._send(results)
+            self._inbox.mark_accepted(results)
             self._journal.acknowledge(key_of(result) for result in results)
-        for start in range(0, len(reports := self._inbox.unreported()), RESULTS_A_CALL):
+        # A file that arrives within seconds is reported once.
+        for start in range(0, len(reports := self._inbox.unreported(2 * self._every)), RESULTS_A_CALL):
             self._send(some := reports[start : start + RESULTS_A_CALL])
             self._inbox.mark_reported(some)
 

@@ -79,7 +79,7 @@ class AgentEngine:
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
         """Wakes hosts that have not started: a lost wake-up then costs seconds, not minutes until the next poll."""
         names = [target.agent_id for target in targets]
-        wake_soon(self._d, job.project_id, names, spread_seconds(len(names), self._d.settings.fleet_rate))
+        wake_soon(self._d, job.project_id, names, spread_seconds(len(names), self._d.settings.fleet_rate), repeat=True)
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         """Tells the hosts to stop, then removes their inbox entries, which takes longer.

@@ -808,7 +808,7 @@ def wake_soon(
 
     `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer. `also`
     is added to the message: `ended`, the id of a transfer that hosts must not put in place any more; `releases`, so
-    that hosts ask for the goals of their releases.
+    that hosts ask for the goals of their releases; `repeat`, for hosts that were told before: one poll is enough.
     """
     distinct = list(dict.fromkeys(agent_ids))
     first = distinct[:_AGENTS_A_MESSAGE] if directly else []

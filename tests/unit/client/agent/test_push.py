@@ -308,6 +308,52 @@ def test_notified_file_arrives_within_two_seconds(
     assert idle_clock() - began < 2
 
 
+def test_agent_that_is_done_does_not_poll_until_it_is_told(
+    server: SocketServer, api: AgentApi, start_agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each transfer would cost another call half a minute after its result, and each repeated message three."""
+    monkeypatch.setattr(pace, "PUSHED_ROUND", 0.4)
+    monkeypatch.setattr(poll_trigger, "FOLLOW_UP_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
+    start_agent(push=True, wait=0)
+    until(lambda: server.open)
+    polls = polls_in_the_end(api)
+
+    transfer = api.add("f", CONTENT)
+    server.send(type="transfers")
+    api.wait_for(transfer)
+    assert polls_in_the_end(api) == polls + 1
+
+    server.send(type="transfers", repeat=True)
+    until(lambda: len(api.polls) > polls + 1)
+    assert polls_in_the_end(api) == polls + 2
+
+
+def polls_in_the_end(api: AgentApi) -> int:
+    """How many polls there were when no more came for two seconds."""
+    polls = -1
+    while polls != len(api.polls):
+        polls = len(api.polls)
+        time.sleep(2.0)
+    return polls
+
+
+def test_transfer_that_runs_is_polled_for_each_minute(
+    server: SocketServer, api: AgentApi, start_agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its URL may expire, and it may have been cancelled."""
+    monkeypatch.setattr(pace, "PUSHED_ROUND", 0.2)
+    monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
+    api.store.seconds_a_chunk = 0.3
+    transfer = api.add("f", CONTENT * 10)
+    start_agent(push=True, wait=0)
+    until(lambda: api.store.requests)
+    polls = len(api.polls)
+    until(lambda: len(api.polls) > polls + 2)
+    api.store.seconds_a_chunk = 0.0
+    api.wait_for(transfer)
+
+
 def test_connection_closed_with_1009_leaves_the_host_polling(server: SocketServer, running: RunningPush) -> None:
     until(lambda: server.open and running.push.connected)
     server.open[0].close(1009, "frame too large")

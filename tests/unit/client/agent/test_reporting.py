@@ -234,15 +234,32 @@ def test_journal_stays_open_for_a_report_during_the_stop(
     assert Journal(tmp_path / "state").pending() == [], "the result that the API accepted is acknowledged"
 
 
-def test_transfer_that_was_only_listed_is_reported_at_the_second_look() -> None:
-    """A small file is in place by then, and its result needs no other report before it."""
-    inbox = reporter.Inbox()
+def test_file_that_arrives_within_seconds_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result needs no other report before it; progress of one that takes longer is reported."""
+    inbox, now = reporter.Inbox(), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     listed: list[Any] = [{"transfer_id": name, "container_id": "", "url": ""} for name in ("tr-1", "tr-2")]
     inbox.accept_poll(listed, has_result=lambda _: False)
-    inbox.advance(("tr-2", ""), 40)
+    inbox.advance(("tr-2", ""), 99)
 
-    first = inbox.unreported()
-    inbox.mark_reported(first)
+    assert inbox.unreported(4.0) == []
+    now[0] += 4.0
+    said = inbox.unreported(4.0)
+    assert [(one["transfer_id"], one["progress"]) for one in said] == [("tr-1", 0), ("tr-2", 99)]
+    inbox.mark_reported(said)
+    assert inbox.unreported(4.0) == []
 
-    assert [(one["transfer_id"], one["progress"]) for one in first] == [("tr-2", 40)]
-    assert [(one["transfer_id"], one["progress"]) for one in inbox.unreported()] == [("tr-1", 0)]
+
+def test_result_accepted_during_a_poll_is_not_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list was made before the result was stored; a later list that still has it shows that it was lost."""
+    inbox, now = reporter.Inbox(), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    listed: list[Any] = [{"transfer_id": "tr-1", "container_id": "", "url": ""}]
+    result: Any = {"transfer_id": "tr-1", "container_id": "", "error_code": 0}
+    inbox.accept_poll(listed, has_result=lambda _: False, asked_at=100.0)
+    inbox.finish(result)
+    now[0] += 3
+    inbox.mark_accepted([result])
+
+    assert inbox.accept_poll(listed, has_result=lambda _: False, asked_at=102.0) == ([], [])
+    assert inbox.accept_poll(listed, has_result=lambda _: False, asked_at=110.0) == ([], [result])
