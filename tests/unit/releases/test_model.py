@@ -34,6 +34,7 @@ from tidegate.releases.model import (
     rollback_number,
     withdrawn,
 )
+from tidegate_client.agent.releases import goes_first
 
 WAVES = (Wave(10, 0, 20), Wave(40, 0, 20))
 EVERYBODY = Selector(groups=("all",))
@@ -667,3 +668,73 @@ def test_host_that_has_a_revision_never_loses_its_goal_by_a_put() -> None:
                 assert goal > 0 or not before
                 had[host] = max(before, goal)
         assert max(had.values()) == 7
+
+
+# --- releases that take each other's paths
+
+
+class Paths:
+    """Releases whose revisions want paths that others had, and one host that is down most of the time.
+
+    The caller's rule is that of `put`: a path is free if it is in no other release's desired or stable revision; every
+    roll-out is converged elsewhere at once. The host's rule is the agent's `goes_first`."""
+
+    def __init__(self, seed: int, *, takes_turns: bool = True) -> None:
+        self.random, self.takes_turns = random.Random(seed), takes_turns
+        self.wanted = {name: (1, frozenset({name})) for name in "abcd"}
+        self.placed = dict(self.wanted)
+        self.staged: set[str] = set()
+        # By path, whose file is there.
+        self.disk = {name: (name, 1) for name in "abcd"}
+        self.faults: list[str] = []
+
+    def put(self) -> None:
+        name = self.random.choice("abcd")
+        taken = frozenset().union(*(paths for other, (_, paths) in self.wanted.items() if other != name))
+        free = sorted(set("abcdefg") - taken)
+        paths = frozenset(self.random.sample(free, min(len(free), self.random.randint(1, 2))))
+        self.wanted[name] = (self.wanted[name][0] + 1, paths)
+        self.staged.discard(name)
+
+    def owners(self, name: str) -> set[str]:
+        paths = self.wanted[name][1]
+        held = {path: owner for path, (owner, revision) in self.disk.items() if self.placed[owner][0] == revision}
+        return {held[path] for path in paths if held.get(path, name) != name}
+
+    def is_ready(self, name: str) -> bool:
+        return name in self.staged and self.placed[name] != self.wanted[name]
+
+    def converge(self) -> None:
+        for name in self.random.sample("abcd", 4):
+            waits = not goes_first(name, self.owners, self.is_ready) if self.takes_turns else bool(self.owners(name))
+            if waits or not self.is_ready(name):
+                continue
+            for owner in self.owners(name):
+                if self.placed[owner] == self.wanted[owner] or owner not in self.staged:
+                    self.faults.append(f"{name} takes a path of {owner}, which is not to leave it")
+            self.placed[name] = self.wanted[name]
+            self.disk |= dict.fromkeys(self.wanted[name][1], (name, self.wanted[name][0]))
+
+    def run(self) -> list[str]:
+        for _ in range(30):
+            for _ in range(self.random.randrange(12)):
+                self.put()
+            for name in "abcd":
+                if self.random.random() < 0.5:
+                    self.staged.add(name)
+            self.converge()
+        self.staged |= set("abcd")
+        for _ in range(6):
+            self.converge()
+        for name, (number, paths) in self.wanted.items():
+            if self.placed[name] != (number, paths) or any(self.disk[path] != (name, number) for path in paths):
+                self.faults.append(f"{name} is at {self.placed[name]}, goal {number}: {self.disk}")
+        return self.faults
+
+
+def test_releases_that_take_each_others_paths_all_end_with_their_goal() -> None:
+    assert [(seed, faults[:2]) for seed in range(500) if (faults := Paths(seed).run())] == []
+
+
+def test_world_notices_that_releases_wait_for_each_other() -> None:
+    assert any(Paths(seed, takes_turns=False).run() for seed in range(20))

@@ -20,7 +20,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -249,7 +249,8 @@ class State:
     health: dict[str, Any] | None = None
     drift: tuple[str, ...] = ()
     # The files in place, each with its metadata after the switch; their revision; when they were last checked. If only
-    # that time has changed, neither the journal is written nor the API called.
+    # that time has changed, neither the journal is written nor the API called. `left` of a file names the release that
+    # has taken its path since.
     files: tuple[GoalFile, ...] = ()
     placed: int = 0
     checked_at: str | None = None
@@ -286,13 +287,14 @@ class State:
 
     def report(self) -> dict[str, Any] | None:
         """Returns the report for the API; None if the host has nothing of the release."""
-        found: dict[str, Any] = {"drift": list(self.drift), "checked_at": self.checked_at if self.placed else None}
+        placed = 0 if any(file.get("left") for file in self.files) else self.placed
+        found: dict[str, Any] = {"drift": list(self.drift), "checked_at": self.checked_at if placed else None}
         if self.staged > self.active:
-            state, revision, found = "staged", self.staged, found | {"placed": self.placed}
+            state, revision, found = "staged", self.staged, found | {"placed": placed}
         elif self.active:
             state, revision = "drifted" if self.drift and self.state == "current" else self.state, self.active
             found |= {"reason": self.reason, "hook": self.hook, "health": self.health}
-            found |= {"placed": self.placed if state == "failed" else None}
+            found |= {"placed": placed if state == "failed" else None}
         else:
             return None
         return {"name": self.name, "revision": revision, "state": state} | {k: v for k, v in found.items() if v}
@@ -309,6 +311,24 @@ def _heals(state: State) -> bool:
     goal = state.goal
     is_here = goal is not None and (goal["revision"], "current") == (state.active, state.state)
     return bool(goal and goal["heal"] and state.drift and is_here)
+
+
+def goes_first(name: str, owners: Callable[[str], set[str]], is_ready: Callable[[str], bool]) -> bool:
+    """Returns whether a release may switch now: it does not have to wait for the `owners` of the paths that it takes.
+
+    It waits for no owner, or each of them waits for it in turn, because they swapped paths while the host was down. Then
+    all of them must be ready: none is to lose its files before it gets its new ones."""
+
+    def waited_for(one: str) -> set[str]:
+        found: set[str] = set()
+        left = {one}
+        while left:
+            left |= (more := owners(left.pop()) - found)
+            found |= more
+        return found
+
+    circle = waited_for(name)
+    return all(name in waited_for(owner) for owner in owners(name)) and all(map(is_ready, circle))
 
 
 def _said(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -405,14 +425,25 @@ class HostReleases:
 
     def owner_of(self, file: Path, besides: str = "") -> str | None:
         """Returns the release that put this file in place; None if there is none, or it is the release `besides`."""
+        return next(iter(self._owners_of(file, besides)), None)
+
+    def _owners_of(self, file: Path, besides: str) -> list[str]:
+        """Returns the releases that put this file in place, or that soak and would go back to it.
+
+        A release that was made to leave its own path does not wait for one that soaks."""
         with self._lock:
             states = list(self._states.values())
-        for state in states:
-            if state.name != besides and any(self._takes(one, file) for one in state.files):
-                return state.name
-        return None
+        was_taken = any(one.get("left") for state in states if state.name == besides for one in state.files)
+        return [
+            state.name
+            for state in states
+            if state.name != besides
+            and any(self._takes(one, file) for one in (*state.files, *(() if was_taken else state.before)))
+        ]
 
     def _takes(self, one: GoalFile, path: Path) -> bool:
+        if one.get("left"):
+            return False
         # Journals of older agents have no path without symlinks.
         written = self.delivery.fence.root.path / str(one["target_file_dir"]).lstrip("/") / _name_of(one)
         mine = Path(one.get("at") or written)
@@ -513,6 +544,7 @@ class HostReleases:
                     log.exception("release %s: an error that was not foreseen", goal["name"])
                     state = self._states[goal["name"]]
                     self._undo(state.begun)
+                    self._mark_left(state.name, state.files, taken=False)
                     self._fail(state, goal, f"{type(error).__name__}: {error}")
             if (self._reports(), self._contents()) == sent:
                 return
@@ -572,8 +604,7 @@ class HostReleases:
         state = self._settle(state)
         try:
             self._require_allowed(goal)
-            if self._waits_for_another(goal):
-                return
+            self._require_paths(goal)
             for file in goal["files"]:
                 code, message = self._not_delivered.pop((state.name, file["signature"]), (Code.DONE, ""))
                 if code in HOPELESS:
@@ -583,6 +614,9 @@ class HostReleases:
             lacking = {file["signature"] for file in goal["files"] if not self._has(file, goal["revision"])}
             told &= lacking
             if lacking:
+                return
+            if not (goal["hold"] or goes_first(state.name, self._owners, self._is_ready)):
+                log.info("release %s: waits until others have left its paths: %s", state.name, self._owners(state.name))
                 return
             plan = () if goal["hold"] else self._plan(goal)
         except Refused as error:
@@ -607,20 +641,52 @@ class HostReleases:
             if port not in self.check_ports:
                 raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
 
-    def _waits_for_another(self, goal: Goal) -> bool:
-        """Returns whether another release has one of these paths and will give it up. Raises Refused if it keeps it."""
+    def _require_paths(self, goal: Goal) -> None:
+        """Raises Refused if another release has one of the paths, and is to keep it or could not leave it."""
         for file in goal["files"]:
             path = Path(self._with_path(file)["at"])
-            owner = self.owner_of(path, goal["name"])
-            if owner is None:
-                continue
-            wanted = self._states[owner].goal
-            if wanted is None or self._wants(wanted, path):
+            for owner in self._owners_of(path, goal["name"]):
+                state = self._states[owner]
                 where = f"{file['target_file_dir'].rstrip('/')}/{_name_of(file)}"
-                raise Refused(f"the release {owner} has {where} on this host")
-            log.info("release %s: waits until the release %s has left %s", goal["name"], owner, path)
-            return True
-        return False
+                if state.goal is None or self._wants(state.goal, path):
+                    raise Refused(f"the release {owner} has {where} on this host")
+                if (state.state, state.active) == ("failed", state.goal["revision"]):
+                    raise Refused(f"the release {owner} still has {where} here: its revision {state.active} failed")
+
+    def _owners(self, name: str) -> set[str]:
+        """Returns the other releases that have paths which this one is to take."""
+        goal, found = self._states[name].goal, set[str]()
+        for file in goal["files"] if goal else ():
+            found |= {*self._owners_of(Path(self._with_path(file)["at"]), name)}
+        return found
+
+    def _is_ready(self, name: str) -> bool:
+        """Returns whether the release could be switched now, apart from paths that other releases have."""
+        state = self._states[name]
+        goal = state.goal
+        if goal is None or goal["hold"] or goal["revision"] <= state.active:
+            return False
+        try:
+            self._require_allowed(goal)
+            return all(self._has(file, goal["revision"]) for file in goal["files"])
+        except Refused:
+            return False
+
+    def _mark_left(self, taker: str, files: Sequence[GoalFile], *, taken: bool) -> None:
+        """Records in other releases which of their paths the taker has now. If it goes back, it has only these files."""
+
+        def marked(one: GoalFile) -> GoalFile:
+            if taken and any(self._takes(one, Path(file["at"])) for file in files):
+                return one | {"left": taker}
+            if not taken and one.get("left") == taker:
+                back = {key: value for key, value in one.items() if key != "left"}
+                return one if any(self._takes(back, Path(file["at"])) for file in files if file.get("at")) else back
+            return one
+
+        for state in list(self._states.values()):
+            after = replace(state, files=tuple(map(marked, state.files)), before=tuple(map(marked, state.before)))
+            if state.name != taker and after != state:
+                self._save(after)
 
     def _wants(self, goal: Goal, path: Path) -> bool:
         for file in goal["files"]:
@@ -762,6 +828,7 @@ class HostReleases:
             files = [self._with_path(one.file) for one in state.begun]
         except (OSError, Refused) as error:
             self._undo(state.begun)
+            self._mark_left(state.name, state.files, taken=False)
             self._fail(state, goal, f"the files could not be put in place: {error}")
             return
         environment = self._environment(state, goal, "activate")
@@ -799,6 +866,7 @@ class HostReleases:
             **before,
             **ran,
         )
+        self._mark_left(state.name, files, taken=True)
         self._save(done if soak else self._settled(done))
         log.info("release %s: revision %d is in place", state.name, goal["revision"])
         if not soak:
@@ -1001,6 +1069,7 @@ class HostReleases:
 
     def _go_back(self, state: State) -> None:
         self._undo(state.soaking)
+        self._mark_left(state.name, state.before, taken=False)
         goal = state.goal
         if goal is not None and goal["revision"] == state.active:
             ran = self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
@@ -1046,6 +1115,9 @@ class HostReleases:
             drift: list[str] = []
             files: list[GoalFile] = []
             for file in state.files:
+                if file.get("left"):
+                    files.append(file)
+                    continue
                 suspect = (file["target_file_dir"], file["signature"]) in self._suspects
                 self._suspects.discard((file["target_file_dir"], file["signature"]))
                 if file.get("unpack"):

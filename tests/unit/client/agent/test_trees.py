@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.agent_disk import Disk, file_of, goal_of
 from tests.support.patience import until
-from tests.unit.client.agent.test_releases import Disk, file_of, goal_of, hidden, killed_at, put, reported, script
+from tests.unit.client.agent.test_releases import hidden, killed_at, put, reported, script
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, sha256
 from tidegate_client.agent import releases, trees
