@@ -263,6 +263,41 @@ def test_create_that_is_never_answered_is_sent_three_times_and_times_out(
     assert "answer" in task["error_msg"]
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+def test_cancelled_job_with_a_lost_answer_says_that_hosts_may_get_the_file(
+    fleet: Fleet, gse: GseServer, trouble: Trouble, lost: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it was sent again with an answer: only that one can be terminated."""
+    made = fleet.submit("a-1")
+    job_id = made["job_id"]
+    stage(fleet, job_id)
+    for _ in range(lost):
+        with trouble("async_transfer_file", "lose"):
+            fleet.step("dispatch_transfer", job_id)
+    assert capsys.readouterr().out.count('"TransferAnswersLost"') >= lost
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    answer = fleet.cloud.http("POST", f"/v1/jobs/{fleet.job(job_id)['key']}/cancel", key=fleet.project.key)
+    assert answer.status == 202
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    fleet.step("finish_job", job_id)
+
+    assert len(gse.terminated) == (lost < 3)
+    job = fleet.job(job_id)
+    assert job["status"] == "Cancelled"
+    assert "hosts may still get the file until 20" in job["error"]["detail"]
+    assert "nobody can stop" in fleet.task(made["task_id"])["error_msg"]
+
+
+def test_cancelled_job_whose_answers_came_says_nothing_of_it(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    fleet.cloud.http("POST", f"/v1/jobs/{fleet.job(job_id)['key']}/cancel", key=fleet.project.key)
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+    assert "may still get" not in fleet.job(job_id)["error"]["detail"]
+
+
 def test_transfer_of_a_dispatcher_that_died_is_created_again(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
@@ -738,6 +773,21 @@ def test_endless_older_transfer_delays_the_newer_for_two_minutes_only(
         assert fleet.step("dispatch_transfer", newer)["state"] == "waiting"
         fleet.cloud.clock.advance(121)
         assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+
+
+def test_newer_content_waits_for_a_transfer_whose_answers_were_lost(
+    fleet: Fleet, gse: GseServer, trouble: Trouble
+) -> None:
+    """It may run until the older Job's deadline; two minutes are waited for it, as for a host that is offline."""
+    older, newer = two_contents(fleet)
+    with trouble("async_transfer_file", "lose"):
+        states = [fleet.step("dispatch_transfer", older)["state"] for _ in range(3)]
+    assert states == ["waiting", "waiting", "dispatched"]
+
+    assert fleet.step("dispatch_transfer", newer)["state"] == "waiting"
+    fleet.cloud.clock.advance(121)
+    assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+    assert sent(gse)[-1] == ["a-2", "a-3"]
 
 
 def test_transfer_sent_again_after_a_lost_answer_ends_before_the_newer(

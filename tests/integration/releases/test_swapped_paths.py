@@ -27,7 +27,7 @@ class ApiDisk(Disk):
         with self.life() as host:
             for content, name in brought:
                 self.bring(host, content, name)
-            host.client.agents.ask = self._ask  # type: ignore[method-assign]
+            host.client.agents.ask = self._ask  # type: ignore[assignment, method-assign]
             host._round()
 
     def _ask(self, agent: str, sent: list[dict[str, Any]], has: list[str]) -> list[dict[str, Any]]:

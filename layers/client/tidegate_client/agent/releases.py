@@ -316,7 +316,7 @@ def _heals(state: State) -> bool:
 def goes_first(name: str, owners: Callable[[str], set[str]], is_ready: Callable[[str], bool]) -> bool:
     """Returns whether a release may switch now: it does not have to wait for the `owners` of the paths that it takes.
 
-    It waits for no owner, or each of them waits for it in turn, because they swapped paths while the host was down. Then
+    There are no owners, or each of them waits for it in turn, because they swapped paths while the host was down. Then
     all of them must be ready: none is to lose its files before it gets its new ones."""
 
     def waited_for(one: str) -> set[str]:
@@ -673,7 +673,7 @@ class HostReleases:
             return False
 
     def _mark_left(self, taker: str, files: Sequence[GoalFile], *, taken: bool) -> None:
-        """Records in other releases which of their paths the taker has now. If it goes back, it has only these files."""
+        """Records in the other releases which of their paths the taker has. If it goes back, it has only `files`."""
 
         def marked(one: GoalFile) -> GoalFile:
             if taken and any(self._takes(one, Path(file["at"])) for file in files):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
 
@@ -286,9 +286,9 @@ _MOST_NEAR, _WAIT_FOR_OLDER = 20, 120
 def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> list[Shard]:
     """Marks targets with newer content as superseded, and returns the shards after that.
 
-    NotAccepted while an older transfer still runs on a target; TransferRefused if all targets have newer content."""
+    TransferRefused if all have newer content."""
     near = d.jobs.get_many(job.project_id, d.jobs.newest_jobs_to_path(job, _MOST_NEAR), consistent=True).values()
-    others = [other for other in near if other.shard_count and other.transfer_id]
+    others = [other for other in near if other.shard_count and (other.transfer_id or _is_unnamed(d, other))]
     if not others:
         return list(shards)
     ours = {target: shard.sequences.get(target, job.sequence or 0) for shard in shards for target in shard.unfinished}
@@ -306,7 +306,9 @@ def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Sh
                     newer[target] = other
         running |= bool(older) and _older_runs(d, job, other, theirs, older)
     if running and d.clock().timestamp() < (job.deadline or 0) - d.windows.job_timeout + _WAIT_FOR_OLDER:
-        raise NotAccepted("an older transfer to the same path still runs on a target: it was terminated")
+        raise NotAccepted(
+            "an older transfer to the same path may still run on a target; if its id is known, it was ended"
+        )
     if not newer:
         return list(shards)
     _supersede(d, job, d.targets.shards(job, transfer.shards), newer)
@@ -323,8 +325,9 @@ def _older_runs(d: Distribution, job: Job, other: Job, shards: Sequence[Shard], 
     running, now = False, d.clock().timestamp()
     for transfer in d.transfers.list(other):
         if transfer.state != SENT or now >= (other.deadline or 0):
-            # A transfer whose answer was lost has no known id. It was sent again with the same content, and the second
-            # one ends later.
+            # The id of a transfer whose answer was lost is not known. If it was sent again, with the same content, the
+            # second one ends later. Else only its deadline ends it, for which the caller waits as for an offline host.
+            running |= transfer.state == UNKNOWN and now < (other.deadline or 0)
             continue
         try:
             reports = d.engine.results(other, transfer, transfer.shards).targets
@@ -400,6 +403,7 @@ def _create_transfer(d: Distribution, job: Job, transfer: Transfer, load: _Load)
         return WAITING
     except AnswerLost as error:
         logger.warning("the provider's answer was lost", job_id=job.job_id, reason=error.detail)
+        _count_lost_answer()
         return _unanswered(d, job, transfer)
     except TransferRefused as error:
         logger.warning("the provider refused a transfer", job_id=job.job_id, reason=error.detail)
@@ -419,7 +423,26 @@ def _wait_for_answer(d: Distribution, job: Job, transfer: Transfer) -> str:
     if d.clock().timestamp() - transfer.asked_at < _INTENT_SECONDS:
         return WAITING
     logger.error("the dispatcher of this transfer died", job_id=job.job_id, transfer=transfer.token)
+    _count_lost_answer()
     return _unanswered(d, job, transfer)
+
+
+def _count_lost_answer() -> None:
+    """Writes the metric to the log (EMF), so that it needs no call."""
+    from aws_lambda_powertools import Metrics
+    from aws_lambda_powertools.metrics import MetricUnit
+
+    metrics = Metrics(service="distribution")
+    metrics.add_metric("TransferAnswersLost", MetricUnit.Count, 1)
+    metrics.flush_metrics()
+
+
+def _is_unnamed(d: Distribution, job: Job) -> bool:
+    """Whether the provider may have a transfer whose id is not known here, so that nobody can look at it or end it.
+
+    GSE names transfers in its answers only, and lists none."""
+    asked = () if d.engine.repeatable else d.transfers.list(job)
+    return any(transfer.unanswered or transfer.state in (INTENDED, UNKNOWN) for transfer in asked)
 
 
 def _unanswered(d: Distribution, job: Job, transfer: Transfer) -> str:
@@ -666,12 +689,16 @@ def _verdict(d: Distribution, job: Job, error: DomainError | None) -> Job | None
         ended = replace(job, status=TIMEOUT, counts=counts, error=_why_late(d, job), rest_code=CODE_TIMEOUT)
     else:
         return None
+    if now.timestamp() < (job.deadline or 0) and _is_unnamed(d, job):
+        until = iso(datetime.fromtimestamp(job.deadline or 0, UTC))
+        why = f"; the provider's answer was lost: hosts may still get the file until {until}, which nobody can stop"
+        ended = replace(ended, error={**(ended.error or {}), "detail": f"{(ended.error or {}).get('detail', '')}{why}"})
     return replace(ended, finish_time=iso(now))
 
 
 def _why_late(d: Distribution, job: Job) -> dict[str, str]:
     if any(transfer.state == UNKNOWN for transfer in d.transfers.list(job)):
-        return {"code": "transfer_answer_lost", "detail": "the provider's answer to the transfer was lost"}
+        return {"code": "transfer_answer_lost", "detail": "the provider's answer was lost: hosts may have the file"}
     return {"code": "timeout", "detail": "not delivered before the Job's deadline"}
 
 
