@@ -7,8 +7,9 @@ import sys
 from tests.house import figures
 
 MOST_FILES = 45
-# Lines grow with what the product does, so they are held against that. Before the fold: 57,454 lines, 136 routes, 422.
-MOST_LINES_A_ROUTE = 450
+# Lines grow with what the product does, so they are held against that. Before the fold: 53,838 lines without docstrings,
+# 136 routes, 396 for each.
+MOST_LINES_A_ROUTE = 420
 _PAIRS_LISTED = 40
 MOST_CHANGES = {"download": 650, "export": 650, "ingest": 650, "batch": 750}
 
@@ -25,14 +26,15 @@ def _short(file: str) -> str:
 
 def house() -> bool:
     found = figures.modules()
-    lines = sum(each.lines for each in found)
+    lines, code = sum(each.lines for each in found), sum(each.code_lines for each in found)
     one_importer = figures.with_one_importer(found)
     disguised, doubled = figures.functions_in_disguise(found), figures.names_with_two_meanings(found)
     cycles, long_names = figures.cycles_between_packages(found), figures.long_test_names()
     held = [
         _say("product: modules", len(found), 230),
         _say("product: lines", lines),
-        _say("product: lines for each route of the API", lines // figures.routes(found), MOST_LINES_A_ROUTE),
+        _say("product: lines without docstrings", code),
+        _say("product: of these, for each route of the API", code // figures.routes(found), MOST_LINES_A_ROUTE),
         _say("core: Python files", sum(each.is_core for each in found), 150),
         _say("core: modules with one importer besides the wiring", len(one_importer)),
         _say("classes with one public method and an assigning constructor", len(disguised), 20),

@@ -68,7 +68,7 @@ def until(condition: Callable[[], T | None], what: str = "", seconds: float = 30
 
 def ended(process: subprocess.Popen[Any], seconds: float = 30) -> int:
     """Waits for a process that is expected to end, and returns its exit code. Fails after so many of these seconds."""
-    until(lambda: process.poll() is not None, f"{process.args} has not ended", seconds)
+    until(lambda: process.poll() is not None, f"{process.args!r} has not ended", seconds)
     return int(process.returncode)
 
 

@@ -264,7 +264,7 @@ def test_create_that_is_never_answered_is_sent_three_times_and_times_out(
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_cancelled_job_with_a_lost_answer_says_that_hosts_may_get_the_file(
+def test_cancelled_job_with_a_lost_answer_says_hosts_may_get_it(
     fleet: Fleet, gse: GseServer, trouble: Trouble, lost: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also if it was sent again with an answer: only that one can be terminated."""

@@ -202,6 +202,7 @@ class Starting(lambda_runtime.Worker):  # type: ignore[misc]
     """Starts when it may, and answers at once."""
 
     most = now = 0
+    _proc: Any
     may_start = threading.Event()
     lock = threading.Lock()
 
@@ -225,7 +226,7 @@ def starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Starting]:
     class Process(Starting):
         pass
 
-    monkeypatch.setattr(launcher.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime)
     monkeypatch.setattr(lambda_runtime, "_worker_class_for", lambda _: Process)
     monkeypatch.setattr(lambda_runtime, "_workers", {})

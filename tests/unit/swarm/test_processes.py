@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from local.launcher import crowd
+from local.launcher import processes_per_core
 from tests.support.patience import idle_clock
 from tests.support.swarm.fleet import Behaviour, SwarmFleet
 from tests.support.swarm.lab import CountingOrigin, random_content
@@ -22,7 +22,7 @@ def test_fleet_with_bad_blocked_and_killed_hosts_gets_the_file(tmp_path: Path) -
     trouble = [Behaviour("dead"), Behaviour("garbage"), Behaviour("stall"), Behaviour("blocked"), Behaviour("blocked")]
     hosts = [*trouble, *(Behaviour() for _ in range(13))]
     # On a busy machine every peer is slow, and hosts go to S3: the lines are as much slower, the hosts more patient.
-    busy = min(10.0, crowd())
+    busy = min(10.0, processes_per_core())
     times = {"rate": 2.5e6 / busy, "spread": 2.0 * busy, "lead": 3.0 * busy, "patience": PATIENCE * busy}
     fleet = SwarmFleet(tmp_path, origin, hosts, processes=3, **times)
     try:

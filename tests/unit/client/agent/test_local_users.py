@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from local.launcher import crowd
+from local.launcher import processes_per_core
 from tests.support.patience import until
 from tests.unit.client.agent.test_fence import (
     ALICE,
@@ -132,7 +132,7 @@ def test_staged_file_that_a_user_replaced_is_not_put_in_place(api: AgentApi, wor
     root = world / "root"
     data = given_to(MALLORY, root / "data")
     with agent_process(api, root, world / "state"), as_mallory(SWAP_STAGED, data) as mallory:
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 6 * crowd()))
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 6 * processes_per_core()))
         transfer = api.add("f", CONTENT, target_user="root", activate_at=at, activate_until="2099-01-01T00:00:00Z")
         until(lambda: any(one.get("staged_at") for one in api.results), "it was not staged")
         overwrite(mallory)
