@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_fleet_with_bad_blocked_and_killed_hosts_gets_the_file(tmp_path: Path) -
     hosts = [*trouble, *(Behaviour() for _ in range(13))]
     # On a busy machine every peer is slow, and hosts go to S3: the lines are as much slower, the hosts more patient.
     busy = min(10.0, processes_per_core())
-    times = {"rate": 2.5e6 / busy, "spread": 2.0 * busy, "lead": 3.0 * busy, "patience": PATIENCE * busy}
+    times: dict[str, Any] = {"rate": 2.5e6 / busy, "spread": 2 * busy, "lead": 3 * busy, "patience": PATIENCE * busy}
     fleet = SwarmFleet(tmp_path, origin, hosts, processes=3, **times)
     try:
         with fleet.started():
