@@ -282,14 +282,15 @@ def alone(invoke: Callable[..., Result], release: Callable[[Any], None]) -> Call
     return invoked
 
 
-def change_workers(worker: Any, layers: SharedLayers, runtime: Any) -> None:
-    """Applies the patches to MiniStack's class of Python and Node.js processes, of which `runtime` has the pools."""
+def change_workers(worker: Any, layers: SharedLayers, runtime: Any, starts: int) -> None:
+    """Applies the patches to MiniStack's class of Python and Node.js processes, of which `runtime` has the pools.
+
+    `starts`: how many may start at the same time."""
     worker.__init__ = patient(worker.__init__)
     worker._spawn = started(worker._spawn)
     # Last: it runs first, and replaces the configuration that is measured then.
     layers.install(worker)
-    starting = threading.Semaphore(STARTS_PER_CORE * (os.cpu_count() or 1))
-    worker._spawn = in_turn(worker._spawn, idle_one(runtime), starting)
+    worker._spawn = in_turn(worker._spawn, idle_one(runtime), threading.Semaphore(starts))
     worker.invoke = alone(worker.invoke, runtime.release_worker)
 
 
@@ -349,7 +350,7 @@ def main() -> None:
     IndexOrder(dynamodb).install()
     layers = Path(tempfile.gettempdir()) / "layers"
     shared = SharedLayers(layers, lambda_svc._resolve_layer_zip)
-    change_workers(lambda_runtime.Worker, shared, lambda_runtime)
+    change_workers(lambda_runtime.Worker, shared, lambda_runtime, STARTS_PER_CORE * (os.cpu_count() or 1))
     app.app = prompt(fronted(app.app, API_ID), lambda_runtime.reset)
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

@@ -17,6 +17,7 @@ from standardwebhooks import Webhook
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.http_servers import Handler, serve
+from tests.support.patience import idle_clock
 from tests.support.product import product_on
 from tidegate.aws import keys
 from tidegate.aws.table import update
@@ -44,7 +45,7 @@ class Business:
             if request.path == "/stopped":
                 self.notices.append(content)
             elif "index" in content:
-                self.calls.append((time.monotonic(), content["index"]))
+                self.calls.append((idle_clock(), content["index"]))
         gone = request.path == "/abandoned-at-3" and content.get("index") == 3
         request.answer(200, b'{"result": "abandon", "msg": "gone"}' if gone else b'{"result": "ok"}')
 
@@ -76,7 +77,7 @@ def test_batch_is_created_stopped_restarted_and_finished(project: DeployedProjec
     assert project.http("POST", f"/v1/batches/{batch_id}/start").status == 202
     until(lambda: len(business.calls), lambda calls: calls > 60)
     assert project.http("POST", f"/v1/batches/{batch_id}/stop").status == 202
-    asked_at = time.monotonic()
+    asked_at = idle_clock()
     stopped = until(lambda: shown(project, batch_id), lambda batch: batch["status"] == "stopped", 20)
     assert max(at for at, _ in business.calls) < asked_at + 3
     assert stopped["progress"]["processed"] == len(business.calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from local.launcher import crowd
 from tests.support.batches.lab import Killed, Lab
 from tests.support.calls import count_calls
 from tests.support.http_servers import Handler, serve
@@ -109,8 +111,9 @@ def run_to_end(lab: Lab, batch: Batch, runner: int = 0) -> None:
 
 
 def test_result_shortly_before_the_time_out_counts(cloud: MotoCloud) -> None:
-    with business(cloud, lambda index, attempt: (1.5 + index % 10 * 0.05, OK)) as made:
-        batch = started(made, 40, item_timeout=2)
+    busy = min(crowd(), 10)
+    with business(cloud, lambda index, attempt: (busy * (1.5 + index % 10 * 0.05), OK)) as made:
+        batch = started(made, 40, item_timeout=math.ceil(2 * busy))
         made.lab.run(batch)
         ended, progress = made.lab.now(batch)
         assert ended.status == FINISHED

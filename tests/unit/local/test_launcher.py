@@ -157,7 +157,7 @@ def test_process_that_dies_while_starting_ends_no_other(monkeypatch: pytest.Monk
         def _spawn(self) -> None:
             raise RuntimeError("Worker process exited immediately")
 
-    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime)
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime, 2)
     monkeypatch.setattr(lambda_runtime, "_worker_class_for", lambda _: Process)
     monkeypatch.setattr(lambda_runtime, "_workers", {})
     monkeypatch.setattr(lambda_svc, "_ensure_reaper_thread", lambda: None)
@@ -187,7 +187,7 @@ def test_process_with_layers_is_ended_by_the_load_it_began_with(
         def invoke(self) -> None:
             """Answers nothing."""
 
-    launcher.change_workers(Process, SharedLayers(tmp_path, lambda layer: zipped(core="x = 1")), lambda_runtime)
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda layer: zipped(core="x = 1")), lambda_runtime, 2)
     monkeypatch.setattr(launcher, "crowd", lambda: 3.0)
     process = Process(CONFIG | {"Layers": ["core"]})
 
@@ -226,8 +226,7 @@ def starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Starting]:
     class Process(Starting):
         pass
 
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime)
+    launcher.change_workers(Process, SharedLayers(tmp_path, lambda _: None), lambda_runtime, 2)
     monkeypatch.setattr(lambda_runtime, "_worker_class_for", lambda _: Process)
     monkeypatch.setattr(lambda_runtime, "_workers", {})
     monkeypatch.setattr(lambda_svc, "_ensure_reaper_thread", lambda: None)
@@ -241,11 +240,11 @@ def call(number: int) -> Any:
 def test_processes_start_a_few_at_a_time(starting: type[Starting]) -> None:
     with ThreadPoolExecutor(12) as pool:
         answers = [pool.submit(call, number) for number in range(12)]
-        until(lambda: Starting.now == launcher.STARTS_PER_CORE)
+        until(lambda: Starting.now == 2)
         Starting.may_start.set()
         used = {answer.result(60) for answer in answers}
 
-    assert Starting.most == launcher.STARTS_PER_CORE
+    assert Starting.most == 2
     (processes,) = lambda_runtime._workers.values()
     assert used == {id(process) for process in processes if process._proc}
     assert not any(process.in_use for process in processes)

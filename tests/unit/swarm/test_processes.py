@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,8 +23,16 @@ def test_fleet_with_bad_blocked_and_killed_hosts_gets_the_file(tmp_path: Path) -
     hosts = [*trouble, *(Behaviour() for _ in range(13))]
     # On a busy machine every peer is slow, and hosts go to S3: the lines are as much slower, the hosts more patient.
     busy = min(10.0, processes_per_core())
-    times: dict[str, Any] = {"rate": 2.5e6 / busy, "spread": 2 * busy, "lead": 3 * busy, "patience": PATIENCE * busy}
-    fleet = SwarmFleet(tmp_path, origin, hosts, processes=3, **times)
+    fleet = SwarmFleet(
+        tmp_path,
+        origin,
+        hosts,
+        rate=2.5e6 / busy,
+        spread=2.0 * busy,
+        processes=3,
+        lead=3.0 * busy,
+        patience=PATIENCE * busy,
+    )
     try:
         with fleet.started():
             deadline = idle_clock() + 60 * busy
