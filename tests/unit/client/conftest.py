@@ -67,5 +67,8 @@ def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.M
         return started[-1]
 
     yield start
+    api.ending = True
     for running in started:
         running.stop()
+    # A poll that was under way when the agent stopped: its thread would meet what the next test replaces.
+    until(lambda: not any(running.agent._poller.is_alive() for running in started), "a poll goes on")

@@ -201,6 +201,7 @@ def test_process_with_layers_is_ended_by_the_load_it_began_with(
 class Starting(lambda_runtime.Worker):  # type: ignore[misc]
     """Starts when it may, and answers at once."""
 
+    _proc: Any
     most = now = 0
     _proc: Any
     may_start = threading.Event()
