@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from local.launcher import crowd
+from local.launcher import processes_per_core
 from tests.support.batches.lab import Killed, Lab
 from tests.support.calls import count_calls
 from tests.support.http_servers import Handler, serve
@@ -111,7 +111,7 @@ def run_to_end(lab: Lab, batch: Batch, runner: int = 0) -> None:
 
 
 def test_result_shortly_before_the_time_out_counts(cloud: MotoCloud) -> None:
-    busy = min(crowd(), 10)
+    busy = min(processes_per_core(), 10)
     with business(cloud, lambda index, attempt: (busy * (1.5 + index % 10 * 0.05), OK)) as made:
         batch = started(made, 40, item_timeout=math.ceil(2 * busy))
         made.lab.run(batch)

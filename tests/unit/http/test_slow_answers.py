@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from local.launcher import crowd
+from local.launcher import processes_per_core
 from tests.support.http_servers import Handler, certificate_for, serve
 from tidegate.errors import FetchTimeout
 from tidegate.http import connections as sockets
@@ -30,7 +30,7 @@ class FastTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # A busy machine needs more of each second.
-        self.faster = max(4.0, 40.0 / crowd())
+        self.faster = max(4.0, 40.0 / processes_per_core())
         began, real = time.monotonic(), time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: began + (real() - began) * self.faster)
         for kind, base in ((sockets.PlainSocket, socket.socket), (sockets.TlsSocket, ssl.SSLSocket)):

@@ -203,7 +203,6 @@ class Starting(lambda_runtime.Worker):  # type: ignore[misc]
 
     _proc: Any
     most = now = 0
-    _proc: Any
     may_start = threading.Event()
     lock = threading.Lock()
 
