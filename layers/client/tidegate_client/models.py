@@ -621,10 +621,10 @@ class Batch(Model):
     ack: str
     items_per_call: int  # items sent to process_url in one call; above 1, it gets `items` and answers `results`
     runners: int  # functions that process the batch in parallel and share its rate
-    report: bool  # record every item, for GET …/results?all=true: one object more for each second of a runner
+    report: bool  # record every item, for GET …/results?all=true; each runner then writes one more object a second
     concurrency_key: Optional[str]  # batches with the same key run one after another
     pause_windows: Optional[list[dict[str, str]]]  # times of day, in UTC, during which no items are sent
-    progress_url: Optional[str]  # gets the callback `batch.progress`, as often as the next two fields say
+    progress_url: Optional[str]  # gets the callback `batch.progress`, as often as `progress_every_…` says
     progress_every_items: Optional[int]  # call progress_url after this many items
     progress_every_percent: Optional[float]  # call progress_url after this many percent
     waiting: Optional[str]  # `business_down`: process_url does not answer; one call at a time tests it until it does
@@ -660,12 +660,12 @@ class BatchSource(Model):
 
     file_id: Optional[str]  # id of the file in the library
     signature: Optional[str]  # SHA-256 of the content, 64 hexadecimal digits
-    format: str  # `csv` or `ndjson`, as which objects of a bucket are listed
+    format: str  # `csv` or `ndjson`; `ndjson` if the items are objects of a bucket
     encoding: str  # encoding of the text
     delimiter: str  # what separates the values of a CSV row
     compression: Optional[str]  # `gzip` if the file is compressed
-    s3_prefix: Optional[str]  # the objects whose keys begin so are the items
-    s3_inventory: Optional[str]  # manifest of the S3 inventory whose objects are the items
+    s3_prefix: Optional[str]  # `s3://bucket/prefix`: the objects with this prefix are the items
+    s3_inventory: Optional[str]  # manifest of an S3 inventory, whose objects are the items
 
 
 class BatchBackoff(Model):
@@ -673,8 +673,8 @@ class BatchBackoff(Model):
 
     base: float  # seconds before the first retry
     factor: float  # each further retry waits this many times as long
-    max: float  # no retry waits longer, in seconds
-    jitter: float  # how much of each wait is left to chance: 0 (nothing) to 1 (all of it)
+    max: float  # the longest wait, in seconds
+    jitter: float  # the part of each wait that is random: 0 (none) to 1 (all of it)
 
 
 class BatchItem(Model):
@@ -785,14 +785,14 @@ class Subscription(Model):
     exclude: Optional[list[str]]  # globs such as `*.iso`; one with a slash is matched against the whole path
     # the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source
     file_path: Optional[str]
-    # how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files of
-    # which it shows neither date nor size; `head` asks about all
+    # how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files
+    # that are listed without date and size; `head` asks about all files
     compare: str
     recursive: bool  # also read the folders below a directory index, at most 16 deep
-    # what happens to files that the source does not list any more: `keep`, or `trash`: they are deleted from the
-    # library after seven days, unless they are listed again
+    # what happens to files that the source no longer lists: `keep`, or `trash`: they are deleted from the library
+    # after seven days, unless they are listed again
     on_delete: str
-    politeness: Optional[dict[str, float]]  # how gently its files are fetched
+    politeness: Optional[dict[str, float]]  # limits for fetching its files
     concurrency: int  # how many of its downloads run in parallel; a change affects new ones only
     priority: Optional[int]  # priority of its scheduled scans and their downloads
     last_scan: Optional[str]  # when the source was read last, ISO 8601 UTC

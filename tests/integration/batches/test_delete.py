@@ -1,4 +1,4 @@
-"""Deleted batches and businesses: what goes with them, what keeps them, and when ended batches go by themselves."""
+"""Deleting batches and businesses: what is deleted with them, when it is refused, and the end of retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that come in separate calls: one that was accepted counts as it said, and every other is refused."""
+"""Results that come in separate calls: an accepted result counts, and every other one is refused."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Business:
 
 @pytest.fixture
 def waits_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner that only waits for results goes on waiting, instead of sleeping for 15 s outside of its function."""
+    """A runner that only waits for results keeps its function, instead of ending it and sleeping for 15 s."""
     monkeypatch.setattr("tidegate.batches.slice._WORTH_SLEEPING", 60.0)
 
 

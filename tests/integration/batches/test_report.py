@@ -1,4 +1,4 @@
-"""The report of all items: each item that is done once, with its last state, whatever died or ran twice."""
+"""The report of all items: each item that is done once, with its last state, even if functions die or run twice."""
 
 from __future__ import annotations
 

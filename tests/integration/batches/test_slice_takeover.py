@@ -131,7 +131,7 @@ def test_second_function_is_busy_while_lease_is_valid(lab: Lab, business: Receiv
 
 
 def test_slice_that_outlasts_its_lease_keeps_it(lab: Lab, business: Receiver) -> None:
-    """Three leases long: nobody else may take over, however often he tries, and one function processes everything."""
+    """The slice lasts three leases: no other function may take over meanwhile, and one processes everything."""
     batch = lab.batch(90, rate=10)
     outcomes: list[str] = []
     first, other = replace(lab, url=business.url + "?kept"), replace(lab, url=business.url + "?other")

@@ -70,7 +70,7 @@ def test_step_that_died_halfway_creates_no_file_twice(
 ) -> None:
     file_id = archived(library, source, FILES)
     calls = {"left": 2}
-    bring = extract._bring
+    bring = extract._store_entry
 
     def dies(*args: Any) -> None:
         bring(*args)
@@ -78,7 +78,7 @@ def test_step_that_died_halfway_creates_no_file_twice(
         if calls["left"] == 0:
             raise WorkerLost("the sandbox is gone")
 
-    monkeypatch.setattr(extract, "_bring", dies)
+    monkeypatch.setattr(extract, "_store_entry", dies)
     request = library.submit("extract", {"file_id": file_id, "file_path": "/release/1"})
     library.run()
     library.cloud.clock.advance(3600)

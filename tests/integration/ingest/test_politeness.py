@@ -101,7 +101,7 @@ PART = 64 * 1024
 
 
 def fetched_politely(library: Library, source: FileSource, **politeness: Any) -> list[tuple[float, int]]:
-    """Fetches a file of eight parts. Returns, of each request, when it came and how many were being answered."""
+    """Fetches a file of eight parts. Returns (time, requests being answered then) for each request."""
     at: list[tuple[float, int]] = []
     lock, open_now = threading.Lock(), [0]
 
@@ -231,13 +231,13 @@ def test_pause_is_of_the_origin_and_can_be_ended(library: Library, source: FileS
     origin = source.url("/a").removesuffix("/a")
     other_port = re.sub(r":\d+$", ":9", origin)
 
-    assert pauses.awake(project, [f"{other_port}/a"])
+    assert pauses.not_pausing(project, [f"{other_port}/a"])
     with pytest.raises(NotSent):
-        pauses.awake(project, [source.url("/a")])
+        pauses.not_pausing(project, [source.url("/a")])
     listed = library.cloud.http("GET", "/v1/host-pauses", key=library.project.key).json()["items"]
     assert [one["origin"] for one in listed] == [origin]
 
     path = f"/v1/host-pauses/{quote(origin.replace('//', ''), safe='')}"
     assert library.cloud.http("DELETE", path, key=library.project.key).status == 204
     assert library.cloud.http("DELETE", path, key=library.project.key).status == 404
-    assert pauses.awake(project, [source.url("/a")])
+    assert pauses.not_pausing(project, [source.url("/a")])

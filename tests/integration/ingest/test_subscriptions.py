@@ -184,7 +184,7 @@ def test_dead_link_is_queued_at_growing_intervals_or_at_once_by_hand(library: Li
 
 
 def heads(source: FileSource) -> list[str]:
-    """The paths of files whose headers were asked for, and forgets them."""
+    """Returns the paths of the files that got HEAD requests since the last call."""
     asked = [path for path, _ in source.seen if path != "/list"]
     source.seen.clear()
     return asked
@@ -473,7 +473,7 @@ def test_retried_download_is_not_queued_again_by_a_scan(library: Library, source
 
 
 def test_download_of_an_older_version_decides_nothing_about_its_entry(library: Library, source: FileSource) -> None:
-    """Its end forgot the newer version's entry, whose failure then could not be written: it ran for ever."""
+    """Before, its end deleted the newer version's entry, whose failure then could not be stored: it ran for ever."""
     source.files["/a"] = Hosted(b"a", refusals=[(503, None)] * 2)
     manifest(source, {"url": "/a", "etag": "1"})
     subscription = subscribe(library, source.url("/list.json"))

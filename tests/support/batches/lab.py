@@ -92,10 +92,10 @@ class MortalResults(ItemResults):
         super().__init__(table)
         self._dead = dead
 
-    def reach(self, *args: Any, **kwargs: Any) -> None:
+    def store_reach(self, *args: Any, **kwargs: Any) -> None:
         if self._dead.is_set():
             raise Killed
-        super().reach(*args, **kwargs)
+        super().store_reach(*args, **kwargs)
 
     def _transact(self, *args: Any, **kwargs: Any) -> Any:
         if self._dead.is_set():

@@ -103,7 +103,7 @@ class BatchWorld:
         self.cloud.deliver("AdmissionQueue")
 
     def ended(self, batch_id: str, seconds: float = 60) -> dict[str, Any]:
-        """Waits until the batch has ended, and the executions that still end its request and tell of it.
+        """Waits until the batch has ended, and for the executions that end its request and send its notice.
 
         Needs a cloud that runs state machines."""
         deadline = idle_clock() + seconds

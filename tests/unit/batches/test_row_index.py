@@ -303,7 +303,7 @@ def test_deleted_file_is_an_error_and_not_an_empty_file() -> None:
     memory: Any = Memory(**{"content/p/empty": b""})
     files = RowFiles(memory, content_object)
     assert files.rows("p", RowSource("file-2", "empty", NDJSON)).ensure_indexed(1) == (0, True)
-    with pytest.raises(RecordNotFound, match="not in the library any more"):
+    with pytest.raises(RecordNotFound, match="no longer in the library"):
         files.rows("p", RowSource("file-1", "sig", NDJSON))
 
 

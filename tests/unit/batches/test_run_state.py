@@ -335,7 +335,7 @@ def test_only_announced_items_are_called() -> None:
     assert isinstance(state.next(1.1), float)
     # There is something to do, so the runner does not sleep.
     assert state.next_at(1.1) <= 1.2
-    state.window.reach = state.extend_reach(0.001)
+    state.window.reach = state.reach_within(0.001)
     assert state.next(1.2) == (ItemCall(1, 1),)
 
 

@@ -35,7 +35,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
             for index in range(self.offset, min(self.offset + self.size, TOTAL))
             if not self.acknowledged[index] and index not in self.taken
         ]
-        index = self.window.take()
+        index = self.window.hand_out()
         assert index == (free[0] if free else None)
         if index is not None:
             self.taken.add(index)
@@ -88,19 +88,19 @@ TestAgainstNaiveModel = AgainstNaiveModel.TestCase
 def test_window_is_the_same_after_being_stored(offset: int, above: set[int]) -> None:
     window = SlidingWindow(offset + 2001, 2001, WindowState(offset))
     for _ in range(2001):
-        window.take()
+        window.hand_out()
     for place in above:
         window.acknowledge(offset + place)
     again = SlidingWindow(offset + 2001, 2001, window.state())
     handed = set()
-    while (index := again.take()) is not None:
+    while (index := again.hand_out()) is not None:
         handed.add(index - offset)
     assert handed == set(range(2001)) - above
 
 
 def test_acknowledging_an_index_never_handed_out_is_refused() -> None:
     window = SlidingWindow(10, 5, WindowState(0))
-    window.take()
+    window.hand_out()
     with pytest.raises(ValueError, match="never handed out"):
         window.acknowledge(1)
 
@@ -108,7 +108,7 @@ def test_acknowledging_an_index_never_handed_out_is_refused() -> None:
 def test_acknowledging_twice_changes_nothing() -> None:
     window = SlidingWindow(10, 5, WindowState(0))
     for _ in range(3):
-        window.take()
+        window.hand_out()
     for index in (1, 1, 0, 0, 1):
         window.acknowledge(index)
     assert (window.offset, window.state()) == (2, WindowState(2))
@@ -116,7 +116,7 @@ def test_acknowledging_twice_changes_nothing() -> None:
 
 def test_memory_for_ten_billion_items_depends_on_window_only() -> None:
     window = SlidingWindow(10**10, 20_000, WindowState(10**10 - 30_000))
-    while (index := window.take()) is not None:
+    while (index := window.hand_out()) is not None:
         if index % 1000:
             window.acknowledge(index)
     assert len(window.state().bitmap) <= 20_000 // 8 + 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.ingest.fetch import Ranged, SourceChanged, until_cut
+from tidegate.ingest.fetch import Ranged, SourceChanged, chunks_until_break
 from tidegate.ingest.model import Source
 
 SOURCE = Source(1000, '"v1"', ranges=True)
@@ -41,7 +41,7 @@ def test_answer_without_end_is_refused_at_the_first_byte_too_many() -> None:
             yield b"x" * 60
 
     stream: Any = SimpleNamespace(chunks=chunks)
-    taken = until_cut(stream, SOURCE, 150)
+    taken = chunks_until_break(stream, SOURCE, 150)
 
     assert [len(next(taken)), len(next(taken))] == [60, 60]
     with pytest.raises(SourceChanged, match="150"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import unknown_cursor
-from tidegate.batches.items import RESULTS_LINK_SECONDS, first_items, folder_of, place_of
+from tidegate.batches.items import RESULTS_LINK_SECONDS, first_items, folder_of, position_of
 from tidegate.batches.listing import check_grant
 from tidegate.batches.model import (
     ACTIVE,
@@ -97,6 +97,7 @@ def total_of(new: NewBatch) -> int | None:
 
 
 def refuse_large(job_data: Any) -> None:
+    """Raises Invalid if the data have more than LONGEST_DATA bytes as JSON."""
     if len(json.dumps(job_data)) > LONGEST_DATA:
         raise invalid(
             "job_data",
@@ -146,7 +147,7 @@ def get_business(b: Batches, project_id: str, biz_id: str) -> Business:
 
 
 def delete_business(b: Batches, project_id: str, biz_id: str, *, who: str = SYSTEM) -> None:
-    """Deletes a business without batches, ended ones included, and without schedules. InUse otherwise."""
+    """Deletes a business. InUse if it has batches, also ended ones, or if a schedule creates batches for it."""
     business = get_business(b, project_id, biz_id)
     schedules = b.table.query_all(keys.BATCH_SCHEDULES.list(project_id), index="gsi1")
     if named := next((item for item in schedules if item.get("biz_id") == biz_id), None):
@@ -242,7 +243,7 @@ def create(b: Batches, business: Business, new: NewBatch, *, who: str = SYSTEM, 
 
 
 def _most_runners(b: Batches, quotas: Quotas) -> int:
-    """The most slots of a channel for batches that the project may hold: each runner takes one."""
+    """Returns the most runners that a batch of the project may have: each takes a slot of a channel."""
     known = b.queue.capacities | {channel.name: channel.capacity for channel in b.queue.channel_store.all()}
     slots = (ceiling(known.get(name, 1), (quotas.share or {}).get(name)) for name in b.channel_names)
     return max(1, min(max(slots, default=1), quotas.running or MOST_RUNNERS))
@@ -354,6 +355,7 @@ def get_many(b: Batches, project_id: str, batch_ids: Sequence[str]) -> dict[str,
 def list_batches(
     b: Batches, project_id: str, status: str | None, limit: int, cursor: str | None
 ) -> Listed[dict[str, Any]]:
+    """Returns the project's batches as callers see them, newest first; only those in `status` if given."""
     page = b.store.list(project_id, limit, cursor, **({"status": status} if status else {}))
     details = b.store.details_of(page.items)
     items = [_with_queue(batch, *details[batch.batch_id]) for batch in page.items]
@@ -361,6 +363,7 @@ def list_batches(
 
 
 def view(b: Batches, batch: Batch) -> dict[str, Any]:
+    """Returns the batch as callers see it, with its progress and the state of its request."""
     return _with_queue(batch, *b.store.details_of([batch])[batch.batch_id])
 
 
@@ -500,7 +503,7 @@ def add_result(
         raise WrongState(
             'this batch takes the answers of process_url as results: only a batch with ack: "async" takes them here'
         )
-    place = place_of(b, batch, index)
+    place = position_of(b, batch, index)
     if place is None:
         raise RecordNotFound(f"the batch has no item {index}")
     if batch.status != FINISHED:
@@ -554,6 +557,7 @@ def add_logs(b: Batches, project_id: str, batch_id: str, lines: Sequence[Mapping
 def list_logs(
     b: Batches, project_id: str, batch_id: str, *, index: int | None, limit: int, cursor: str | None
 ) -> Listed[BatchLogLine]:
+    """Returns log lines of a batch, newest first; only those of one item if `index` is given."""
     get(b, project_id, batch_id)
     return b.store.logs(project_id, batch_id, index=index, limit=limit, cursor=cursor)
 

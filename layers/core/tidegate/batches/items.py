@@ -58,7 +58,7 @@ class Items(Protocol):
 
 
 class DataItems:
-    """Items from the batch's own data: each has one entry of a list, or all have the same object."""
+    """Items of a batch without rows: each gets one entry of `job_data`, or all of it if it is not a list."""
 
     def __init__(self, data: Callable[[], Any]) -> None:
         self._data = data
@@ -156,7 +156,7 @@ def items_of(b: Batches, batch: Batch, runner: int) -> Items:
     return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
 
 
-def place_of(b: Batches, batch: Batch, index: int) -> int | None:
+def position_of(b: Batches, batch: Batch, index: int) -> int | None:
     """Returns the position, among all items of the batch, of the item with this index; None if there is none."""
     if not batch.redrive_of:
         return index if batch.start_index <= index and (batch.total is None or index < batch.total) else None
@@ -168,7 +168,7 @@ def place_of(b: Batches, batch: Batch, index: int) -> int | None:
 def first_items(b: Batches, batch: Batch, count: int) -> list[tuple[int, Fields]]:
     """Returns (index, fields) of the first `count` items. Reads a file only as far as needed."""
     start = batch.start_index
-    if batch.source and batch.source.place is None and not batch.redrive_of:
+    if batch.source and batch.source.s3_url is None and not batch.redrive_of:
         rows = b.rows.first_rows(batch.project_id, batch.source, start, count)
         items: Items = RowsWithData(lambda at: rows[at - start], _data(b, batch))
         count = len(rows)
@@ -195,7 +195,7 @@ def rows_of(b: Batches, batch: Batch) -> Rows | None:
         return b.rows.of_object(redriven_items(batch))
     if batch.source is None:
         return None
-    return b.rows.of_listing(listing_of(batch)) if batch.source.place else b.rows.rows(batch.project_id, batch.source)
+    return b.rows.of_listing(listing_of(batch)) if batch.source.s3_url else b.rows.rows(batch.project_id, batch.source)
 
 
 def _data(b: Batches, batch: Batch) -> Callable[[], Any]:
@@ -221,9 +221,9 @@ def extent_of(b: Batches, batch: Batch, at: int, *, wait: bool = False) -> Exten
 
 
 def check_rows(b: Batches, batch: Batch) -> int:
-    """Indexes the first rows, or all rows of a small file. Invalid names a row that cannot be read.
+    """Indexes the first rows, or all rows of a small file. Invalid if a row cannot be read.
 
-    Returns how many functions are to index the remaining rows, besides the runners."""
+    Returns how many further functions should index the remaining rows."""
     rows = rows_of(b, batch)
     if rows is None:
         return 0
@@ -386,7 +386,7 @@ class Outcomes:
     def report(self, batch: Batch, parts: Parts, form: str) -> tuple[str, str]:
         """Returns (presigned URL, file name) of a file with a line for each item that is done.
 
-        NotReady if there is not enough time for all of it: the next call goes on where this one ended."""
+        NotReady if there is not enough time for all of it: the next call continues where this one ended."""
         name = f"{batch.batch_id}-report.{form}"
         # Named by the groups, too: an upload that another version began, without them, has other bytes in its parts.
         key = f"{_folder(batch)}report-{sum(parts):09d}-{_PARTS_A_GROUP}.{form}"
@@ -621,7 +621,7 @@ class ItemResults:
             if one.index == position and one.awaiting and one.at < now:
                 raise WrongState(f"the result of item {index} comes too late: its item_timeout has passed")
 
-    def reach(self, batch: Batch, runner: int, position: int) -> None:
+    def store_reach(self, batch: Batch, runner: int, position: int) -> None:
         """Stores that items below this position are called from now on: results of later items are refused."""
         key = keys.batch_called(batch.project_id, batch.batch_id, runner)
         condition = "attribute_not_exists(#pk) OR #reach < :position"
@@ -684,7 +684,7 @@ class ItemResults:
         return opened
 
     def _transact(self, batch: Batch, runner: int, fence: int, writes: list[Write]) -> Mapping[int, Any] | None:
-        """Performs all writes and returns None; or none, and returns the items that did not meet a condition."""
+        """Performs all writes and returns None. If conditions fail, performs none and returns the items that failed."""
         holder = keys.batch_progress(batch.project_id, batch.batch_id, runner)
         try:
             self._table.transact([*writes, check(holder, "#fence = :fence", fence=fence)], returns_met=True)

@@ -43,6 +43,7 @@ def check_grant(b: Batches, project_id: str, place: str, *, prefix: bool) -> Non
 
 
 def is_listed(b: Batches, folder: str) -> bool:
+    """Whether all parts of the listing are stored."""
     return b.objects.size(folder + LISTING_END) is not None
 
 
@@ -50,7 +51,7 @@ def list_items(b: Batches, batch: Batch, source: RowSource, folder: str, may_con
     """Stores the missing parts of the listing. False if it had to stop before the last one.
 
     Invalid if the prefix or inventory cannot be read: nothing is called before the listing is complete."""
-    place = source.place or ""
+    place = source.s3_url or ""
     # Check again: the grant may have been withdrawn since the batch was created.
     check_grant(b, batch.project_id, place, prefix=source.s3_prefix is not None)
     if source.s3_prefix:

@@ -420,15 +420,15 @@ class RowSource:
 
     file_id: Annotated[str | None, F("id of the file in the library")] = None
     signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
-    format: Annotated[str, F("`csv` or `ndjson`, as which objects of a bucket are listed")] = "ndjson"
+    format: Annotated[str, F("`csv` or `ndjson`; `ndjson` if the items are objects of a bucket")] = "ndjson"
     encoding: Annotated[str, F("encoding of the text")] = UTF8
     delimiter: Annotated[str, F("what separates the values of a CSV row")] = ","
     compression: Annotated[str | None, F("`gzip` if the file is compressed")] = None
-    s3_prefix: Annotated[str | None, F("the objects whose keys begin so are the items")] = None
-    s3_inventory: Annotated[str | None, F("manifest of the S3 inventory whose objects are the items")] = None
+    s3_prefix: Annotated[str | None, F("`s3://bucket/prefix`: the objects with this prefix are the items")] = None
+    s3_inventory: Annotated[str | None, F("manifest of an S3 inventory, whose objects are the items")] = None
 
     @property
-    def place(self) -> str | None:
+    def s3_url(self) -> str | None:
         """The s3:// URL of the prefix or inventory that names the items; None if the items are rows of a file."""
         return self.s3_prefix or self.s3_inventory
 
@@ -455,10 +455,8 @@ class Backoff:
 
     base: Annotated[float, F("seconds before the first retry", ge=0, le=3600)]
     factor: Annotated[float, F("each further retry waits this many times as long", ge=1, le=10)] = 2.0
-    max: Annotated[float, F("no retry waits longer, in seconds", ge=0, le=3600)] = 3600.0
-    jitter: Annotated[float, F("how much of each wait is left to chance: 0 (nothing) to 1 (all of it)", ge=0, le=1)] = (
-        0.0
-    )
+    max: Annotated[float, F("the longest wait, in seconds", ge=0, le=3600)] = 3600.0
+    jitter: Annotated[float, F("the part of each wait that is random: 0 (none) to 1 (all of it)", ge=0, le=1)] = 0.0
 
     def delay(self, index: int, attempt: int) -> float:
         """Returns the seconds to wait after this attempt; always the same, so that a repeated slice waits as long."""
@@ -468,7 +466,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """How a batch is to be run. A redrive, and each batch of a schedule, has the same options."""
+    """The options of a batch. A redrive, and each batch of a schedule, has the same options."""
 
     rate: Annotated[Rate, F("items per second", changes=True)]
     concurrency: Annotated[
@@ -529,7 +527,7 @@ class BatchOptions:
         int, F("functions that process the batch in parallel and share its rate", ge=1, le=MOST_RUNNERS)
     ] = 1
     report: Annotated[
-        bool, F("record every item, for GET …/results?all=true: one object more for each second of a runner")
+        bool, F("record every item, for GET …/results?all=true; each runner then writes one more object a second")
     ] = False
     concurrency_key: Annotated[
         str | None, F("batches with the same key run one after another", pattern=r"^[\w.:/-]{1,100}$")
@@ -538,7 +536,7 @@ class BatchOptions:
         tuple[PauseWindow, ...], F("times of day, in UTC, during which no items are sent", changes=True)
     ] = ()
     progress_url: Annotated[
-        Url | None, F("gets the callback `batch.progress`, as often as the next two fields say")
+        Url | None, F("gets the callback `batch.progress`, as often as `progress_every_…` says")
     ] = None
     progress_every_items: Annotated[int | None, F("call progress_url after this many items", ge=1, le=10**15)] = None
     progress_every_percent: Annotated[float | None, F("call progress_url after this many percent", ge=1, le=100)] = None
@@ -611,7 +609,7 @@ class Batch(BatchItems):
         return {name: getattr(self, name) for name in OPTIONS}
 
     def share(self, runner: int) -> Share:
-        """Returns which items are one runner's. Rows of a file are divided by the blocks in which they are read."""
+        """Returns a runner's part of the items. Rows of a file are divided in the blocks that are read at once."""
         items = (self.total or 0) - self.start_index
         block = BLOCK_ITEMS if self.source else min(BLOCK_ITEMS, max(1, math.ceil(items / self.runners)))
         return Share(runner, self.runners, block)
@@ -726,13 +724,13 @@ class ProgressView(NamedTuple):
     eta: Annotated[str | None, F("when the batch will be finished at the current rate")]
 
     def fields(self) -> dict[str, Any]:
-        """For JSON. An unknown total is null; `eta` is left out if there is none."""
+        """Returns the progress for JSON. An unknown total is null; `eta` is left out if there is none."""
         return {name: value for name, value in self._asdict().items() if name != "eta" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """The progress of a runner, saved every second, from which its next slice continues; or that of all runners."""
+    """The progress of a runner, which is saved every second and read by its next slice; or that of all runners."""
 
     window: WindowState
     counts: Counts = field(default_factory=Counts)

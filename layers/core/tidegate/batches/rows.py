@@ -53,6 +53,7 @@ _EXTENSIONS = {".csv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON}
 
 
 def format_of(file_name: str) -> str | None:
+    """Returns the format of rows that a file name shows; None if it shows none."""
     name = file_name.lower().removesuffix(".gz")
     return next((row_format for end, row_format in _EXTENSIONS.items() if name.endswith(end)), None)
 
@@ -229,7 +230,7 @@ def _records(chunks: Iterable[bytes], form: RowText, first: int = 0) -> Iterator
 
 
 class _RecordReader:
-    """Decodes line by line, and counts the bytes of each record."""
+    """Reads the records of a file: decodes line by line, and counts the bytes of each record."""
 
     def __init__(self, chunks: Iterable[bytes], form: RowText, first: int) -> None:
         self._chunks = chunks
@@ -542,7 +543,7 @@ class FileIndex:
             return number, row - self._rows_before[number]
 
     def range_index(self, number: int) -> RangeIndex:
-        """Returns the index of a range that was added."""
+        """Returns the row index of a range that `advance` has added."""
         with self._lock:
             if number in self._indexes:
                 self._indexes.move_to_end(number)
@@ -734,11 +735,11 @@ class RowFiles:
 
 
 def _size_of(objects: RowBucket, key: str) -> int:
-    """Returns the size of an object. RecordNotFound if there is none: a batch would finish as with an empty file."""
+    """Returns an object's size. RecordNotFound if it is missing: a batch would take it for an empty file and end."""
     size = objects.size(key)
     if size is None:
         raise RecordNotFound(
-            "the rows cannot be read, because their file is not in the library any more: create a batch of another"
+            "the rows cannot be read, because their file is no longer in the library: create a batch with another file"
         )
     return size
 

@@ -65,7 +65,7 @@ class SlidingWindow:
         self._total = total
         self._complete = complete
         self._size = size
-        # `take` hands out only indexes below it; None: no such limit.
+        # `hand_out` returns only indexes below it; None: no such limit.
         self.reach: int | None = None
         self.offset = start.offset
         self._next = start.offset
@@ -115,7 +115,7 @@ class SlidingWindow:
         return max(0, min(most, (bound if self.reach is None else min(bound, self.reach)) - self._next))
 
     def hold(self, index: int) -> bool:
-        """Reserves an index that is still open from an earlier slice: `take` skips it. False if the item is done."""
+        """Reserves an index that an earlier slice left open: `hand_out` skips it. False if the item is done."""
         if self.is_done(index) or (self._complete and index >= self._total):
             return False
         if index >= self.offset:
@@ -137,7 +137,7 @@ class SlidingWindow:
         self.offset += 1
         self._pass_done()
 
-    def take(self) -> int | None:
+    def hand_out(self) -> int | None:
         index = self.peek()
         if index is None or (self.reach is not None and index >= self.reach):
             return None
@@ -360,7 +360,7 @@ class RunState:
         return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
 
     def record(self, call: ItemCall, answer: ItemResult, now: float) -> None:
-        """Counts the answer to a call. A missing answer (`down`) counts later, if it was not an outage."""
+        """Counts the answer to a call. An answer with `down` counts later, once it is clear that the business is up."""
         flight = self._in_flight.pop(call.index, None)
         if not answer.down:
             self._business_answered(flight)
@@ -418,7 +418,7 @@ class RunState:
         if self._probing is not None or now < self.outage.probe_at or self._room() < 1:
             return max(0.0, min(_IDLE, self.outage.probe_at - now)) if self._probing is None else _IDLE
         self._set_aside(1)
-        index = self.window.take() if self._open_items < MOST_OPEN else None
+        index = self.window.hand_out() if self._open_items < MOST_OPEN else None
         if index is None and (not self._retries or now > self.outage.since + _LONGEST_TAIL):
             # Only retries are left, so these items may be at fault: their attempts count again.
             self.outage = NO_OUTAGE
@@ -501,7 +501,7 @@ class RunState:
         numbered = [Decision(index, self._number(index, attempt), attempt) for index, attempt in unseen]
         return [decision for decision in numbered if decision.number > 1]
 
-    def extend_reach(self, seconds: float) -> int:
+    def reach_within(self, seconds: float) -> int:
         """Returns the index below which items may be called in the next `seconds`, at the rate."""
         return self.window.called + max(1, self.rules.items_per_call, math.ceil(self.rules.rate * seconds))
 
@@ -654,7 +654,7 @@ class RunState:
             calls.append(call)
         new = _Flight(1, now, is_new=True)
         for _ in range(min(ready - len(calls), most_new)):
-            index = self.window.take()
+            index = self.window.hand_out()
             if index is None:
                 break
             self._in_flight[index] = new

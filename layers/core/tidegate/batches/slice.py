@@ -181,7 +181,7 @@ def _list(b: Batches, batch: Batch, request: Request, heartbeats: RunningAttempt
 
     No runner works during the listing, so a batch that is told to stop is ended here."""
     folder, until, looked = listing_of(batch), time.monotonic() + _INDEX_SECONDS, -math.inf
-    if batch.source is None or batch.source.place is None or is_listed(b, folder):
+    if batch.source is None or batch.source.s3_url is None or is_listed(b, folder):
         return None
 
     def may_continue() -> bool:
@@ -255,7 +255,7 @@ _SMOOTHING = 0.2
 _OVERLAP_SECONDS = 2.0
 # How far ahead items are announced and retries are opened: until after the next tick.
 _AHEAD_SECONDS = 3.0
-# At most so many items aside have their results read at one tick.
+# The most items aside whose results are read at one tick.
 _MOST_ASIDES_READ = 500
 # A function may run 900 s; this leaves time to receive the last answers and to save them.
 _LONGEST_SLICE = 840.0
@@ -266,7 +266,7 @@ _LONGEST_SLEEP = 60
 _LONGEST_SLEEP_FOR_RESULTS = 15
 # A batch that waits for the next day's quotas looks again this often: an operator may have raised them.
 _LONGEST_QUOTA_SLEEP = 900
-# Calls are reserved for this many seconds, and at most so many at once.
+# Calls are reserved for this many seconds, and at most this many calls at a time.
 _CALLS_AHEAD_SECONDS, _MOST_CALLS_AHEAD = 30.0, 20_000
 # The reason why a batch waits whose project has used up its runner-hours or calls of the day.
 QUOTA = "quota"
@@ -334,7 +334,7 @@ class Slice:
     wake_at: float | None = None
     # Epoch seconds: when results were last read. None: read all of them.
     results_read_at: float | None = None
-    # The item aside whose result was read last: each tick reads those of some items, and goes on after it.
+    # The item aside whose result was read last: the next tick reads results of the items after it.
     aside_read: int = -1
     # Whether the records of items that a finished batch leaves undone are closed: they take no results any more.
     closed: bool = False
@@ -698,15 +698,15 @@ class Slice:
                 self.work.log_answer(self.work.items.index(decision.index), None, parsed)
 
     def _extend_reach(self) -> None:
-        reach, known = self.pool.change(lambda state, _: (state.extend_reach(_AHEAD_SECONDS), state.window.reach or 0))
+        reach, known = self.pool.change(lambda state, _: (state.reach_within(_AHEAD_SECONDS), state.window.reach or 0))
         if reach > known:
-            self.b.results.reach(self.batch, self.runner, reach)
+            self.b.results.store_reach(self.batch, self.runner, reach)
             self.pool.change(lambda state, _: setattr(state.window, "reach", reach))
 
     # --- save
 
     def _save(self, lease_until: float | None, *, forget_verdict: bool = False) -> None:
-        """Saves the progress; the outcomes first, to S3, because an item that counts as done is not called again."""
+        """Saves the outcomes to S3, then the progress: an item that counts as done is never called again."""
         moment, former = time.monotonic(), self.progress
         progress, fresh = self.pool.snapshot()
         self.outcomes += [one for one in fresh if one.state != SUCCEEDED]

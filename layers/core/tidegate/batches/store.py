@@ -242,7 +242,7 @@ class BatchStore:
         notice: Notice | None = None,
         line: AuditLine | None = None,
     ) -> Batch:
-        """Changes the state, if state and run are still as read. `due`: when compensation must look at it, and why."""
+        """Changes the state of a batch, unless its state or run has changed. `due`: when compensation acts, and why."""
         due_attributes = keys.due(batch.batch_id, *due) if due else self._due(batch, status, sets or {})
         removed = [*removes, *(() if due_attributes else keys.DUE_ATTRIBUTES)]
         write = update(
@@ -289,8 +289,8 @@ class BatchStore:
     def _start(self, batch: Batch, sets: Mapping[str, Any]) -> Sequence[Write]:
         """Returns the writes that start the batch and remove verdicts and outages of the last run.
 
-        Its verdicts would end the new run, except those of runners that have finished, which stay. Its outages are over
-        for whoever starts the batch again.
+        The old verdicts would end the new run; only those of runners that have finished stay. Whoever starts the batch
+        expects that an outage is over.
         """
         started = update(
             keys.batch(batch.project_id, batch.batch_id),

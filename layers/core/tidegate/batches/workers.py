@@ -182,7 +182,7 @@ class ItemCaller:
             wait = error.retry_after or 1.0
             return lambda state, now: _postpone(state, calls, now + wait)
         except FetchError as error:
-            answers = [failed(error)] * len(calls)
+            answers = [failed_answer(error)] * len(calls)
         for call, entry, answer in zip(calls, entries, answers, strict=True):
             self.log_answer(entry["index"], call.attempt, answer)
         return lambda state, now: _record(state, calls, answers, now)
@@ -193,7 +193,7 @@ class ItemCaller:
         try:
             return self._read(self._post(connection, entries, now, dry_run=True), entries, now)
         except FetchError as error:
-            return [failed(error)] * len(entries)
+            return [failed_answer(error)] * len(entries)
 
     @property
     def _grouped(self) -> bool:
@@ -242,6 +242,7 @@ class ItemCaller:
 
 
 def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
+    """Returns the body of a call: its `items` if the batch sends groups, else the fields of its one item."""
     body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
     if dry_run:
         body["dry_run"] = True
@@ -253,7 +254,7 @@ def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: 
     """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
     error = error_for(reply.status, reply.headers, now)
     if error is not None:
-        return [failed(error)] * len(indexes)
+        return [failed_answer(error)] * len(indexes)
     try:
         answer = reply.json()
     except ValueError:
@@ -273,7 +274,8 @@ def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: 
     ]
 
 
-def failed(error: FetchError) -> ParsedAnswer:
+def failed_answer(error: FetchError) -> ParsedAnswer:
+    """Returns a failed call as the answer for its items; `down` if the error is retryable, except for 429."""
     down = error.retryable and not isinstance(error, TooManyRequests)
     wait = None if error.retry_after is None else min(error.retry_after, LONGEST_RETRY_AFTER)
     return ParsedAnswer(ItemResult("error", error.detail, retry_after=wait, down=down))

@@ -419,7 +419,7 @@ def extract(ingest: Ingest, step: Step) -> StepOutcome:
         # At least one entry in every invocation, so that the request makes progress.
         if ingest.monotonic() > until and number > skipped:
             return StepOutcome(state=done)
-        _bring(ingest, request, archive, entry, step.heartbeat, done)
+        _store_entry(ingest, request, archive, entry, step.heartbeat, done)
         done = {"files": number + 1, "bytes": int(done["bytes"]) + entry.size}
     return StepOutcome({"file_id": archive.file_id, **done})
 
@@ -446,7 +446,7 @@ def _chosen(ingest: Ingest, request: Request, archive: File) -> Iterator[Archive
             yield entry
 
 
-def _bring(
+def _store_entry(
     ingest: Ingest, request: Request, archive: File, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]
 ) -> None:
     try:

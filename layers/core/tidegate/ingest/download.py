@@ -59,9 +59,9 @@ class HostPauses:
         self._clock = clock
 
     @contextmanager
-    def kept(self, project_id: str, url: str) -> Iterator[None]:
+    def respected(self, project_id: str, url: str) -> Iterator[None]:
         """Wraps requests to a URL. NotSent during a pause of its host. Stores a Retry-After of the answer."""
-        self.awake(project_id, [url])
+        self.not_pausing(project_id, [url])
         try:
             yield
         except NotSent:
@@ -70,7 +70,7 @@ class HostPauses:
             self.note(project_id, url, error.retry_after or 0.0)
             raise
 
-    def awake(self, project_id: str, urls: Sequence[str]) -> list[str]:
+    def not_pausing(self, project_id: str, urls: Sequence[str]) -> list[str]:
         """Returns the URLs whose hosts are not pausing. NotSent, until the first pause ends, if all hosts are."""
         left = {origin: self._seconds_left(project_id, origin) for origin in dict.fromkeys(map(origin_of_text, urls))}
         found = [url for url in urls if left[origin_of_text(url)] <= 0]
@@ -119,7 +119,7 @@ class HostPauses:
         self._table.try_write(write)
 
 
-# A slot is renewed while bytes come, so that of a function that died is free after this time.
+# A slot is renewed while bytes come: after this time, the slot of a function that died is free.
 LEASE_SECONDS = 180
 _RENEW_SECONDS = 30
 # A request that found no slot is retried after this time, or after the delay of its type if that is longer.
@@ -248,7 +248,7 @@ def _remote(ingest: Ingest, step: Step) -> Remote:
     if credential and not request.subscription_id:
         credential.require(url, plain_text=allow_private)
     named = [url, *(str(mirror) for mirror in request.payload.get("mirrors") or ())]
-    first, *mirrors = ingest.host_pauses.awake(request.project_id, named)
+    first, *mirrors = ingest.host_pauses.not_pausing(request.project_id, named)
     return Remote(
         first,
         credential,

@@ -190,7 +190,7 @@ class Ranged(AbstractContextManager[Stream]):
         return self._opened.__exit__(*error)  # type: ignore[arg-type]
 
 
-def until_cut(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
+def chunks_until_break(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
     """Yields the chunks of a stream. If the connection breaks, they just end, unless the size is unknown.
 
     The caller then sees how many bytes are missing. SourceChanged as soon as more than `most` bytes come; None: any
@@ -518,7 +518,7 @@ def _pieces(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytearray
 def _chunks(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytes]:
     """Yields the stream's bytes. If the connection breaks, opens a new one and continues at the same byte."""
     got, cuts = 0, 0
-    for chunk in until_cut(stream, source, source.size):
+    for chunk in chunks_until_break(stream, source, source.size):
         got += len(chunk)
         yield chunk
     while source.size is not None and got < source.size:
@@ -529,7 +529,9 @@ def _chunks(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytes]:
             )
         with _rest(run, source, got) as rest:
             again = rest.status == 200
-            for chunk in _after_known(run, source, rest, got) if again else until_cut(rest, source, source.size - got):
+            for chunk in (
+                _after_known(run, source, rest, got) if again else chunks_until_break(rest, source, source.size - got)
+            ):
                 got += len(chunk)
                 yield chunk
 
@@ -544,7 +546,7 @@ def _after_known(run: FetchRun, source: Source, stream: Stream, got: int) -> Ite
     """Yields the bytes after the first `got` of a source that sends everything again, and checks the first ones."""
     stream.raise_for_status()
     again, left = hashlib.sha256(), got
-    for chunk in until_cut(stream, source, source.size):
+    for chunk in chunks_until_break(stream, source, source.size):
         run.report_progress()
         known, new = chunk[:left], chunk[left:]
         again.update(known)
@@ -632,7 +634,7 @@ def _fetch_parts(run: FetchRun, begun: Unfinished, stored: Mapping[int, object],
         for number, start, last in missing:
             if run.seconds_left < _RESERVE_SECONDS:
                 return
-            yield lambda number=number, start=start, last=last: _bring(
+            yield lambda number=number, start=start, last=last: _fetch_part(
                 run,  # type: ignore[misc]
                 begun,
                 mirrors,
@@ -660,14 +662,14 @@ def _whole(begun: Unfinished, digest: str | None) -> Fetched:
     return Fetched(begun.size or 0, begun.etag, digest, upload, validated=begun.source.validated)
 
 
-def _bring(run: FetchRun, begun: Unfinished, mirrors: Mirrors, number: int, start: int, last: int) -> bytearray:
+def _fetch_part(run: FetchRun, begun: Unfinished, mirrors: Mirrors, number: int, start: int, last: int) -> bytearray:
     piece, failures, size = bytearray(), 0, last - start + 1
     while len(piece) < size:
         before = len(piece)
         address = mirrors.at(number + failures)
         try:
             with run.range(address.url, start + before, last, address.source) as stream:
-                for chunk in until_cut(stream, address.source, size - before):
+                for chunk in chunks_until_break(stream, address.source, size - before):
                     run.require_running()
                     piece += chunk
                     run.pacer.after_bytes(len(chunk))

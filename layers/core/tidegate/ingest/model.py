@@ -62,6 +62,7 @@ class Source:
 
 
 def source_of(headers: Mapping[str, str]) -> Source:
+    """Returns what the headers of the first answer say of a file."""
     length = headers.get("content-length", "")
     encoded = headers.get("content-encoding", "identity") != "identity"
     ranges = headers.get("accept-ranges", "").strip().lower() == "bytes" and not encoded

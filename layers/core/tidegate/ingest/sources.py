@@ -64,8 +64,8 @@ FilePath = Annotated[
 Compare = Annotated[
     Literal["auto", "head"],
     F(
-        "how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files of "
-        "which it shows neither date nor size; `head` asks about all",
+        "how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files "
+        "that are listed without date and size; `head` asks about all files",
         changes=True,
     ),
 ]
@@ -75,8 +75,8 @@ Recursive = Annotated[bool, F("also read the folders below a directory index, at
 OnDelete = Annotated[
     Literal["keep", "trash"],
     F(
-        "what happens to files that the source does not list any more: `keep`, or `trash`: they are deleted from the "
-        "library after seven days, unless they are listed again",
+        "what happens to files that the source no longer lists: `keep`, or `trash`: they are deleted from the library "
+        "after seven days, unless they are listed again",
         changes=True,
     ),
 ]
@@ -119,7 +119,7 @@ class SourceList:
     unread: tuple[str, ...] = ()
 
     @property
-    def named(self) -> list[str]:
+    def first_skipped(self) -> list[str]:
         return list(self.skipped[:_SKIPPED_NAMED])
 
 
@@ -135,7 +135,7 @@ def read_source(
     limits: Limits = LIMITS,
     on_page: Callable[[], None] = lambda: None,
 ) -> SourceList:
-    """Returns the files that the source lists on all its pages, and those of them that the selection chooses."""
+    """Returns the files that the source lists on all its pages; `entries` are those that the selection chooses."""
     # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
     from tidegate.ingest.feeds import listing_of
 
@@ -279,7 +279,7 @@ class Subscription(Schedule):
     compare: Compare = "auto"
     recursive: Recursive = False
     on_delete: OnDelete = "keep"
-    politeness: Annotated[dict[str, int | float] | None, F("how gently its files are fetched", changes=True)] = None
+    politeness: Annotated[dict[str, int | float] | None, F("limits for fetching its files", changes=True)] = None
     concurrency: Annotated[
         int, F("how many of its downloads run in parallel; a change affects new ones only", ge=1, le=16, changes=True)
     ] = 1

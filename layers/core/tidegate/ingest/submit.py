@@ -111,7 +111,7 @@ def _submit(
     who: str = SYSTEM,
     **more: Any,
 ) -> Request:
-    """`more` may be request_id, extra_writes and not_before."""
+    """Submits a request of any type and returns it. `more` may be request_id, extra_writes and not_before."""
     priority = priority or PRIORITIES.get(type, DEFAULT_PRIORITY)
     if subscription_id:
         subscription_of(ingest, project_id, subscription_id)

@@ -152,6 +152,7 @@ def scan_now(
 
 
 def tasks(ingest: Ingest, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
+    """Returns the requests of a subscription: its scans and downloads, newest first."""
     subscription_of(ingest, project_id, subscription_id)
     return ingest.queue.store.of_subscription(project_id, subscription_id, limit, cursor)
 
@@ -251,7 +252,7 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
     subscription = ingest.store.get(request.project_id, str(request.subscription_id))
     if subscription is None or subscription.status == DELETING:
         raise RecordNotFound(f"the subscription {request.subscription_id} was deleted: there is nothing to scan")
-    with ingest.host_pauses.kept(subscription.project_id, subscription.source_url):
+    with ingest.host_pauses.respected(subscription.project_id, subscription.source_url):
         found = _read(ingest, step, subscription)
     now = iso(ingest.clock())
     if found.entries is None:
@@ -277,7 +278,7 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
     if put_off:
         result |= {"put_off": len(put_off), "put_off_entries": put_off[:_PUT_OFF_NAMED]}
     if found.skipped:
-        result |= {"skipped": len(found.skipped), "skipped_entries": found.named}
+        result |= {"skipped": len(found.skipped), "skipped_entries": found.first_skipped}
     return StepOutcome(result | {"format": found.format}, [written])
 
 
@@ -473,7 +474,7 @@ class _Comparison:
     def _ask(self, entry: Entry, origin: str, how: Mapping[str, Any]) -> FileVersion | None:
         project_id = self._subscription.project_id
         try:
-            self._ingest.host_pauses.awake(project_id, [entry.url])
+            self._ingest.host_pauses.not_pausing(project_id, [entry.url])
             version = self._head(entry, how)
         except FetchError as error:
             self._ingest.host_pauses.note(project_id, entry.url, error.retry_after or 0.0)

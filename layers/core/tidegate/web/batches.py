@@ -86,7 +86,7 @@ class SourceBody(Body):
     s3_prefix: Annotated[
         str | None,
         F(
-            "the objects whose keys begin so are the items, such as `s3://bucket/2026/`; the stack's parameter "
+            "the objects with this prefix are the items, such as `s3://bucket/2026/`; the stack's parameter "
             "SourceBucket and the project's `read_from` must allow them",
             pattern=rf"^s3://{_BUCKET}/[\s\S]{{0,1024}}$",
         ),
@@ -94,7 +94,7 @@ class SourceBody(Body):
     s3_inventory: Annotated[
         str | None,
         F(
-            "the manifest.json of an S3 inventory in CSV, whose objects are the items; to be allowed in the same way",
+            "the manifest.json of an S3 inventory in CSV, whose objects are the items; it must be allowed as well",
             pattern=rf"^s3://{_BUCKET}/[\s\S]{{0,1011}}manifest\.json$",
         ),
     ] = None

@@ -213,7 +213,7 @@ def preview(body: PreviewBody) -> PreviewAnswer:
         chosen=len(entries),
         items=items,
         skipped=len(found.skipped),
-        skipped_entries=found.named or None,
+        skipped_entries=found.first_skipped or None,
         new=len(plan.new) if plan else None,
         changed=len(plan.changed) if plan else None,
         gone=len(plan.gone) if plan else None,

@@ -141,7 +141,7 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
         "--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library whose rows are the items"
     )
     create.add_argument(
-        "--s3-prefix", metavar="S3_URL", help="the objects whose keys begin so are the items: s3://bucket/prefix"
+        "--s3-prefix", metavar="S3_URL", help="the objects with this prefix are the items: s3://bucket/prefix"
     )
     create.add_argument(
         "--s3-inventory", metavar="S3_URL", help="the objects of an S3 inventory are the items: s3://…/manifest.json"
