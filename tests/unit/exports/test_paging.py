@@ -158,9 +158,9 @@ def test_changed_total_is_a_warning() -> None:
 def test_cursor_and_snapshot_are_sent_with_the_next_page() -> None:
     pages = TablePages(step=100)
     pages.record(0, read_page(body(rows(3), next="c1", snapshot="s9", total=5), 0))
-    assert (pages.upcoming, pages.place(1)) == (1, PagePlace(1, "c1", "s9"))
+    assert (pages.upcoming, pages.page_place(1)) == (1, PagePlace(1, "c1", "s9"))
     pages.record(1, read_page(body([], next="c2"), 1))
-    assert pages.place(2) == PagePlace(2, "c2", "s9")
+    assert pages.page_place(2) == PagePlace(2, "c2", "s9")
     with pytest.raises(SourceBroken, match="returned the cursor of this page as `next`"):
         TablePages.from_data(pages.as_data()).record(2, read_page(body(rows(1), next="c2"), 2))
     pages.record(2, read_page(body(rows(2), next=None), 2))

@@ -66,6 +66,7 @@ _heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 def s3_page(
     exports: Exports, options: Options, place: PagePlace, step: int, _task_id: str, seconds: float | None
 ) -> bytes:
+    """Returns a page of up to `step` rows of an S3 object. SourceBroken if it was replaced since the first page."""
     until = inf if seconds is None else time.monotonic() + seconds
     if place.snapshot:
         etag, _, size = place.snapshot.rpartition("/")
@@ -220,6 +221,7 @@ _read, _write = TypeDeserializer(), TypeSerializer()
 def dynamodb_page(
     exports: Exports, options: Options, place: PagePlace, step: int, _task_id: str, _seconds: float | None
 ) -> bytes:
+    """Returns a page of a DynamoDB query that reads up to `step` items."""
     request: dict[str, Any] = {
         "TableName": options["table"],
         "KeyConditionExpression": options["key_condition"],
@@ -411,6 +413,7 @@ def _tokens(sql: str) -> list[str]:
 def athena_page(
     exports: Exports, options: Options, place: PagePlace, step: int, task_id: str, seconds: float | None
 ) -> bytes:
+    """Returns a page of the result of Athena SQL. The first page starts the query and waits for its end."""
     execution = place.snapshot or _run(exports, options, task_id, seconds or SECONDS)
     request = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
     if place.cursor:

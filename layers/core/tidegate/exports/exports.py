@@ -326,6 +326,7 @@ def kept_template(objects: ExportBucket, request: Request) -> bytes:
 
 
 def filling_of(spec: ExportSpec, data: bytes, tables: Sequence[TableRows]) -> Filling:
+    """Returns the template with the values for its placeholders, from the order and its tables."""
     from tidegate.sheets.fill import Filling, values_of
     from tidegate.sheets.fill_template import FillTemplate
 
@@ -423,7 +424,7 @@ def _rows(
     def fetch(number: int) -> tuple[int, SourcePage]:
         left = until - time.monotonic()
         try:
-            body = read(table.address, pages.place(number), spec.step, left) if left > 0 else None
+            body = read(table.address, pages.page_place(number), spec.step, left) if left > 0 else None
         except FetchTimeout:
             if time.monotonic() < until:
                 raise
@@ -434,23 +435,23 @@ def _rows(
             raise UseAsync("the source did not return all rows in time: use POST /v1/task instead")
         return number, read_page(body, number)
 
-    def take(number: int, page: SourcePage) -> None:
+    def record(number: int, page: SourcePage) -> None:
         pages.record(number, page)
         if number in pages.counts:
             rows[number] = page.rows
         _refuse_many(max(pages.rows, pages.total or 0))
 
-    take(*fetch(0))
+    record(*fetch(0))
     with ThreadPoolExecutor(at_once) as threads:
         # A few at a time: an empty page ends the plan.
         while some := list(islice(pages.planned(), at_once)):
             for number, page in threads.map(fetch, some):
-                take(number, page)
+                record(number, page)
     if not pages.sequential:
         pages.continue_after_plan()
     while pages.upcoming is not None:
         try:
-            take(*fetch(pages.upcoming))
+            record(*fetch(pages.upcoming))
         except DomainError:
             if not pages.confirms_total(pages.upcoming):
                 raise

@@ -276,6 +276,7 @@ def default_file_name(now: datetime, task_id: str) -> str:
 
 
 def is_expired(request: Request, now: datetime) -> bool:
+    """Whether the file of a completed export is deleted, or due to be: its retention is over."""
     if request.status != COMPLETED or request.finish_time is None:
         return False
     return request.expired_at is not None or now >= datetime.fromisoformat(request.finish_time) + KEPT

@@ -130,7 +130,7 @@ def _staged_page(
 
 
 def with_retries(exports: Exports, fetch: Callable[[], T], number: int, deadline: float = inf, failures: int = 0) -> T:
-    """Fetches page `number`, after `failures` that were made already. No request begins after `deadline`."""
+    """Fetches page `number`, with retries; `failures` requests have failed before. None begins after `deadline`."""
     while True:
         try:
             return fetch()
@@ -201,7 +201,7 @@ class _Run:
         for number, given in enumerate(self._spec.tables):
             if given.data is not None:
                 rows = flat_rows(given.data)
-                tables[number].take_given(keys_of(rows), len(rows))
+                tables[number].record_given(keys_of(rows), len(rows))
         missing = [number for number, pages in enumerate(tables) if 0 not in pages.counts]
 
         def first(number: int) -> SourcePage:
@@ -286,7 +286,7 @@ class _Run:
                 self._heartbeat(self._page_list.progress())
 
     def _page(self, table: int, pages: TablePages, number: int) -> SourcePage:
-        url, place = self._spec.tables[table].address, pages.place(number)
+        url, place = self._spec.tables[table].address, pages.page_place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         fetch = partial(self._read, url, place, self._spec.step)
         return _staged_page(self._exports, key, number, self.staged, fetch, self._until)
@@ -342,7 +342,7 @@ class RangePlan:
     filled: bool = False
 
     def of_lane(self, lane: int) -> list[Span]:
-        """Returns the ranges of one of n workers: every n-th range, so that all workers are at the same table."""
+        """Returns the ranges of one of n workers: every n-th range, so that all workers reach a table together."""
         sequential = [Span(number, 0, None, True) for number, firsts in enumerate(self.tables) if len(firsts) == 1]
         return [*sequential, *self._ranges()][lane :: self.lanes]
 

@@ -83,7 +83,7 @@ class TableContext:
         rows: Sequence[Row] = ()
         if self.given is not None:
             rows = self.given
-            self.pages.take_given(keys_of(rows), len(rows))
+            self.pages.record_given(keys_of(rows), len(rows))
         elif first_body is not None:
             page = read_page(first_body, 0)
             rows = page.rows
@@ -175,7 +175,7 @@ class RangeContext:
         return RangeRecord.from_data(json.loads(stored))
 
     def stored_keys(self) -> set[str]:
-        """The keys of all objects of this export's ranges: records, fragments, the plan."""
+        """Returns the keys of all objects of this export's ranges: records, fragments, the plan."""
         return set(self.objects.keys(ranges_prefix(*self._ids)))
 
     def give_up(self, reason: str) -> None:

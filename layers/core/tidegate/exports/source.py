@@ -62,6 +62,7 @@ class PagePlace:
 
 
 def page_url(source_url: str, place: PagePlace, step: int, task_id: str) -> str:
+    """Returns the URL that requests a page: the source's URL with page, page_size and the other parameters."""
     base, hash_mark, fragment = source_url.partition("#")
     parameters: dict[str, Any] = {"page": place.page, "page_size": step, "_task_id": task_id}
     if place.cursor is not None:
@@ -281,12 +282,12 @@ class TablePages:
     def all_keys(self) -> list[str]:
         return merge_keys(self.keys[page] for page in sorted(self.keys))
 
-    def take_given(self, keys: list[str], rows: int) -> None:
+    def record_given(self, keys: list[str], rows: int) -> None:
         """Records rows that came with the order, as a single page."""
         self.keys, self.counts, self.rows, self.total = {0: keys}, {0: rows}, rows, rows
         self.upcoming, self.done = None, True
 
-    def place(self, number: int) -> PagePlace:
+    def page_place(self, number: int) -> PagePlace:
         return PagePlace(number, self.cursor if self.by_cursor and number else None, self.snapshot)
 
     def record(self, number: int, page: SourcePage) -> None:
@@ -483,6 +484,7 @@ def rows_pulled(tables: Iterable[TablePages]) -> int:
 
 
 def total_of(tables: Iterable[TablePages]) -> int | None:
+    """Returns the number of rows of all tables; None if that of a table is not known yet."""
     totals = [table.rows if table.done else table.total for table in tables]
     return None if None in totals else sum(total or 0 for total in totals)
 

@@ -97,7 +97,7 @@ class Deliveries:
         return any(fnmatchcase(place, pattern) for pattern in self._project_of(project_id).deliver_to)
 
     def send(self, project_id: str, deliveries: Sequence[Delivery], result: dict[str, Any]) -> list[dict[str, Any]]:
-        """Copies the file to each destination and returns the state of each copy. A failed copy fails no export."""
+        """Copies the file to each destination; returns the state of each copy. The export ends even if copies fail."""
         return [self._send(project_id, each, result) for each in deliveries]
 
     def _send(self, project_id: str, delivery: Delivery, result: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def pull(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
 
 
 def render_ranges(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
-    """Runs one of several workers, each of which pulls and renders ranges of pages. Skips ranges with a record."""
+    """Runs one of several workers that pull and render ranges of pages. Skips ranges that have a record."""
     lane = int(event["lane"])
 
     def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:

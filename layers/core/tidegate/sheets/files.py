@@ -293,7 +293,7 @@ def _split(
 ) -> Iterator[Entry]:
     rows = RowBlocks.from_rows(source.rows)
     for number, size in enumerate(file_sizes(total, output.rows_per_file or total), 1):
-        part = TableRows(source.table, source.keys, rows.first(size), size)
+        part = TableRows(source.table, source.keys, rows.next_rows(size), size)
         if filling:
             chunks = filled_chunks(filling, [part], notes)
         else:

@@ -492,7 +492,7 @@ class FillTemplate:
 
     @cached_property
     def values(self) -> list[str]:
-        """The names of the values, in the order of their first occurrence."""
+        """The names of the placeholders for values, in the order of their first occurrence."""
         found = {
             mark.name: None
             for sheet in self.sheets

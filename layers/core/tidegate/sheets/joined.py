@@ -177,7 +177,7 @@ class BookTable(TableWriter):
         return self._writer.xml(rows, first)
 
     def take_equal(self) -> dict[str, Any]:
-        return self._equal.take()
+        return self._equal.take_runs()
 
     def take_widths(self) -> list[int]:
         return self._writer.take_widths()
@@ -239,7 +239,7 @@ class JoinedBook:
         return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.reserved_rows
 
     def first_rows(self, counts: Sequence[int]) -> list[int]:
-        """Returns the row at which the data of each table begins on its sheets, if the tables have so many rows."""
+        """Returns the row at which the data of each table begins on its sheets. `counts`: the rows of each table."""
         found, above = list[int](), 0
         for table, count in zip(self.tables, counts, strict=True):
             found.append(above + table.layout.data_top)

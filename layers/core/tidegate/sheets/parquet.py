@@ -54,7 +54,7 @@ Struct = Mapping[int, "Value"]
 Value = bool | int | Long | str | ThriftList | Struct
 
 
-def written(struct: Struct) -> bytes:
+def encoded_struct(struct: Struct) -> bytes:
     """Returns a struct in Thrift's encoding; it is given as its fields by id."""
     out, before = bytearray(), 0
     for number in sorted(struct):
@@ -90,7 +90,7 @@ def _body(value: Value) -> bytes:
         count = len(value.items)
         head = bytes([count << 4 | value.kind]) if count < 15 else bytes([0xF0 | value.kind]) + varint(count)
         return head + b"".join(map(_body, value.items))
-    return written(value)
+    return encoded_struct(value)
 
 
 def varint(value: int) -> bytes:
@@ -351,7 +351,7 @@ class ParquetTable(TableWriter):
         schema += [
             {1: column.kind.physical, 3: _OPTIONAL, 4: column.key, **column.kind.logical} for column in self.columns
         ]
-        data = written(
+        data = encoded_struct(
             {
                 1: 1,
                 2: ThriftList(STRUCT, schema),
@@ -389,7 +389,7 @@ def _page(content: bytes, rows: int) -> tuple[bytes, bytes, int]:
     packer = isal_zlib.compressobj(_LEVEL, DEFLATED, 31)
     data = packer.compress(content) + packer.flush()
     header = {1: rows, 2: _PLAIN, 3: _RLE, 4: _RLE}
-    return written({1: _DATA_PAGE, 2: len(content), 3: len(data), 5: header}), data, len(content)
+    return encoded_struct({1: _DATA_PAGE, 2: len(content), 3: len(data), 5: header}), data, len(content)
 
 
 def parquet_chunks(

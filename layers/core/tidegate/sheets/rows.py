@@ -59,7 +59,7 @@ class RowBlocks:
         """Returns the next block; the next call returns it again."""
         return self._page[self._at : self._at + BLOCK_ROWS] if self.more() else ()
 
-    def take(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
+    def next_block(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
         """Returns the next block, of at most `most` rows; empty at the end."""
         if most <= 0:
             return ()
@@ -67,17 +67,17 @@ class RowBlocks:
         self._at += len(block)
         return block
 
-    def first(self, count: int) -> RowBlocks:
+    def next_rows(self, count: int) -> RowBlocks:
         """Returns the next `count` rows, as blocks that are read when they are needed."""
         return RowBlocks(self._up_to(count))
 
     def _up_to(self, count: int) -> Iterator[Sequence[Row]]:
-        while block := self.take(count):
+        while block := self.next_block(count):
             count -= len(block)
             yield block
 
     def __iter__(self) -> Iterator[Sequence[Row]]:
-        while block := self.take():
+        while block := self.next_block():
             yield block
 
 

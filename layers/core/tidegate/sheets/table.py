@@ -122,7 +122,7 @@ def depth(nodes: Sequence[Node]) -> int:
 def place_columns(nodes: Sequence[Node], *, top: int, left: int) -> list[HeadCell]:
     """Returns the cells of a column tree whose top left cell is at row `top`, column `left`."""
     cells: list[HeadCell] = []
-    _place(nodes, {}, depth(nodes), top, left, cells)
+    _place_siblings(nodes, {}, depth(nodes), top, left, cells)
     return cells
 
 
@@ -130,11 +130,11 @@ def place_rows(nodes: Sequence[Node], counts: Mapping[str, int], *, top: int, le
     """Returns the cells of a row tree: a leaf is as high as its number of rows (`counts`, by leaf name)."""
     cells: list[HeadCell] = []
     sizes = {leaf.name: max(leaf.row_count, counts.get(leaf.name, 0)) for leaf in leaves(nodes)}
-    _place(nodes, sizes, depth(nodes), left, top, cells)
+    _place_siblings(nodes, sizes, depth(nodes), left, top, cells)
     return [HeadCell(c.title, c.col, c.row, c.width, c.height, c.leaf) for c in cells]
 
 
-def _place(
+def _place_siblings(
     nodes: Sequence[Node], sizes: Mapping[str, int], levels: int, level: int, start: int, into: list[HeadCell]
 ) -> int:
     """Places siblings next to each other; `levels` is the remaining depth of the tree. Returns their breadth."""
@@ -143,7 +143,7 @@ def _place(
         at = len(into)
         into.append(HeadCell(node.title, level, start + used))
         if node.children:
-            breadth = _place(node.children, sizes, levels - 1, level + 1, start + used, into)
+            breadth = _place_siblings(node.children, sizes, levels - 1, level + 1, start + used, into)
             into[at] = HeadCell(node.title, level, start + used, 1, breadth)
         else:
             breadth = sizes.get(node.name, 1)

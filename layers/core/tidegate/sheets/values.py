@@ -232,7 +232,7 @@ def is_cut(text: str) -> bool:
 
 
 def is_printable(text: str) -> bool:
-    """Whether the text needs no `clean`. Finding the backslash of control characters in JSON is faster."""
+    """Whether the text needs no `clean`. In ASCII, looks for the backslashes that JSON has for control characters."""
     return (text.isascii() and b"\\" not in _encode(text)) or text.isprintable()
 
 

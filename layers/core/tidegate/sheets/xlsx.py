@@ -208,13 +208,13 @@ class _TableStream:
         merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
         row = above + layout.data_top - 1
         last = self._sheet_rows - layout.reserved_rows
-        while block := self._rows.take(last - row):
+        while block := self._rows.next_block(last - row):
             heads = [next(self._heads) for _ in block] if self._heads else None
             self._equal.add(block)
             yield self.writer.xml(block, row + 1, heads), len(block)
             row += len(block)
         self.data_end = row
-        merges += merged_cells(layout, [self._equal.take()], above + layout.data_top)
+        merges += merged_cells(layout, [self._equal.take_runs()], above + layout.data_top)
         if self.more():
             return
         data_rows = (above + layout.data_top, row) if self._begun == 1 else None

@@ -504,7 +504,7 @@ class EqualRuns:
             if len(self._runs) == MOST_MERGED:
                 self._past = self._rows
 
-    def take(self) -> dict[str, Any]:
+    def take_runs(self) -> dict[str, Any]:
         """Returns the runs since the last call, with what is needed to join them with the runs before and after."""
         for at in range(len(self._keys)):
             self._close(at)

@@ -47,12 +47,12 @@ class ZipEntry:
 
     @property
     def needs(self) -> int:
-        """The version of the format. Excel compares that of the local header with that of the directory."""
+        """The version of the zip format that the entry needs: Excel demands the same one in header and directory."""
         return 51 if self.encrypted else 45 if self.big else 20
 
     @property
     def kind(self) -> tuple[int, int]:
-        """The flags and the method."""
+        """The flags and the method that the headers state."""
         return (_UTF8_NAME | _ENCRYPTED, _AES) if self.encrypted else (_UTF8_NAME, self.method)
 
     @property

@@ -79,7 +79,7 @@ def contents(data: bytes) -> Any:
 
 
 def without_pages(warnings: list[str] | None) -> list[str]:
-    """How many pages were read depends on how: one more may be asked for to see that there is none."""
+    """Leaves out the number of pages: one way may request a page more than another, to see that none follows."""
     return [re.sub(r"its \d+ pages", "its pages", line) for line in warnings or ()]
 
 

@@ -265,7 +265,7 @@ def test_numbers_that_formulas_leave_out_are_warned_of_by_workers(world: ExportW
 
 
 def test_filled_template_with_a_short_page_is_staged(world: ExportWorld) -> None:
-    """Formulas of the rows behind it have numbers that nobody can write anew."""
+    """Formulas of the rows after it contain row numbers, which cannot be corrected later."""
     world.source.rows = numbered(ROWS)
 
     def short(source: PagedSource, page: int, size: int) -> Any:

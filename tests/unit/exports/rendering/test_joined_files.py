@@ -291,7 +291,7 @@ def test_first_merged_cells_are_kept_however_rows_are_cut(cells: list[Any], cuts
         runs, parts, at = EqualRuns(layout), list[Any](), 0
         for end in [*sorted(ends), len(rows)]:
             runs.add(rows[at:end])
-            parts.append(runs.take())
+            parts.append(runs.take_runs())
             at = max(at, end)
         return merged_cells(layout, parts, 2)
 
