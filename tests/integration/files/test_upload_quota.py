@@ -533,7 +533,7 @@ def test_parts_have_the_announced_size_together() -> None:
 
 
 def test_five_uploads_over_the_quota_store_at_most_one(library: Library) -> None:
-    """What was found: none of them was counted, and five million bytes stayed in the bucket."""
+    """Before, none of them was counted, and five million bytes stayed in the bucket."""
     set_quotas(library, stored_bytes=1000)
     made = [announce(library, **size) for size in ({}, {"size": 10**6}) for _ in range(5)]
 

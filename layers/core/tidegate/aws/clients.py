@@ -268,7 +268,7 @@ def execution_arn(machine_arn: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`state` is ok, alarm or insufficient_data."""
+    """A CloudWatch alarm. `state` is ok, alarm or insufficient_data."""
 
     name: str
     state: str

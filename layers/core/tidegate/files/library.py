@@ -90,7 +90,7 @@ class ContentStore(Store):
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
-        """Stores that the object with this ETag was read and has this signature. Store its lists before."""
+        """Stores that the object with this ETag was read and has this signature. Store its lists first."""
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}
@@ -162,6 +162,7 @@ class PresignedUrl:
 def new_file(
     project_id: str, announced: Announcement, state: str, now: datetime, *, file_id: str | None = None
 ) -> File:
+    """Returns the record of a new file in this state; nothing is stored."""
     return File(
         file_id=file_id or new_id("file", now),
         project_id=project_id,

@@ -93,6 +93,7 @@ def _safe_path(value: str) -> str:
 
 
 def plain_name(value: str) -> str:
+    """Returns a valid file name. ValueError if it has slashes or control characters."""
     if "/" in value or "\\" in value or value in (".", ".."):
         raise ValueError("must be a file name without slashes, not a path")
     return without_control_characters(value)

@@ -228,7 +228,7 @@ def in_order(
                     return got
         raise Busy(f"S3 sent too few bytes of the range from byte {start}, {_TRIES} times: complete the file again")
 
-    def take() -> tuple[int, bytes]:
+    def next_range() -> tuple[int, bytes]:
         start, future = window.popleft()
         while not wait([future], timeout=_LOOK_SECONDS).done:
             pulse(start)
@@ -241,9 +241,9 @@ def in_order(
             for start in range(first, found.size, RANGE):
                 window.append((start, pool.submit(read, start)))
                 if len(window) == AHEAD:
-                    yield take()
+                    yield next_range()
             while window:
-                yield take()
+                yield next_range()
         finally:
             for _, future in window:
                 future.cancel()

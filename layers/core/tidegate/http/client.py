@@ -32,10 +32,10 @@ from tidegate.http.guard import (
     Resolver,
     UrlCheck,
     host_of,
-    joined,
     origin_of,
     port_of,
     read_url,
+    redirect_url,
     resolve,
     sent_url,
 )
@@ -201,7 +201,7 @@ class SafeHttp:
             if response.status not in REDIRECTS or not location or redirects == 0:
                 return response, here.url
             response.close()
-            there = read_url(joined(here, location))
+            there = read_url(redirect_url(here, location))
             if response.status == 303 or (response.status in {301, 302} and method == "POST"):
                 method, body = "GET" if method != "HEAD" else method, None
                 sent = {name: value for name, value in sent.items() if name not in _BODY_HEADERS}

@@ -255,7 +255,7 @@ class _Deadline:
     pause: float
 
     def allow(self, pause: float, deadline: float) -> None:
-        """Sets the limits of one request. They replace those of connecting and of the former request."""
+        """Sets the limits of one request, in place of those of connecting and of the request before."""
         self.pause, self.deadline = pause, deadline
 
     def _keep_to_deadline(self: Any) -> None:
@@ -347,7 +347,7 @@ def _connect(address: str, port: int, until: float) -> PlainSocket:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Sends packets while a connection waits: a NAT gateway forgets one after 350 s, and some answers take longer."""
+    """Makes the system send packets on an idle connection: a NAT gateway drops it after 350 s without a packet."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_SECONDS)

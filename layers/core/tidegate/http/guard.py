@@ -120,7 +120,7 @@ def read_url(url: str) -> Url:
     return parsed._replace(fragment=None)
 
 
-def joined(here: Url, location: str) -> str:
+def redirect_url(here: Url, location: str) -> str:
     try:
         return urljoin(here.url, location)
     except ValueError:
@@ -318,7 +318,7 @@ _ALL_BITS = 0xFFFFFFFF
 RUNTIME_API_PORT = 9001
 
 
-def hidden(address: Address) -> tuple[IPv4Address, ...]:
+def embedded(address: Address) -> tuple[IPv4Address, ...]:
     """Returns the IPv4 addresses that an IPv6 address embeds: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
     bits = int(address)
     # Not `is_loopback`: from Python 3.13 on, it looks at the IPv4 address inside a mapped one.
@@ -336,16 +336,16 @@ def is_forbidden(address: Address) -> bool:
     """Whether the address is refused for every project, even with private URLs and for hosts of the allow list."""
     return any(
         one.is_multicast or one.is_unspecified or one.is_link_local or any(one in network for network in _NEVER)
-        for one in (address, *hidden(address))
+        for one in (address, *embedded(address))
     )
 
 
 def is_loopback(address: Address) -> bool:
-    return any(one.is_loopback for one in (address, *hidden(address)))
+    return any(one.is_loopback for one in (address, *embedded(address)))
 
 
 def is_public(address: Address) -> bool:
-    if is_forbidden(address) or hidden(address) or not address.is_global:
+    if is_forbidden(address) or embedded(address) or not address.is_global:
         return False
     if any(address in network for network in _NOT_PUBLIC):
         return False
@@ -354,7 +354,7 @@ def is_public(address: Address) -> bool:
 
 def is_private_network(address: Address) -> bool:
     """Whether projects with private URLs may reach the address; not if it embeds another one or serves credentials."""
-    if is_forbidden(address) or hidden(address):
+    if is_forbidden(address) or embedded(address):
         return False
     if isinstance(address, IPv4Address):
         return not address.is_reserved
@@ -426,7 +426,7 @@ class AddressGuard:
         if is_loopback(address):
             # The runtime API may listen on any loopback address, so its port is refused on all of them.
             return port in self._runtime_ports
-        return any(f"{one}:{port}" in self._refused for one in (address, *hidden(address)))
+        return any(f"{one}:{port}" in self._refused for one in (address, *embedded(address)))
 
 
 def _loopback_ports(endpoints: Iterable[str]) -> set[int]:

@@ -30,7 +30,7 @@ _BY_STATUS: dict[int, type[errors.FetchError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds to connect, between two reads, and for the whole exchange; bytes of the body."""
+    """Limits of a request: seconds to connect, between two reads and in total; the most bytes of the body."""
 
     connect: float = 5.0
     read: float = 30.0
