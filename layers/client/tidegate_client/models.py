@@ -1117,7 +1117,7 @@ class FileOptions(TypedDict, total=False):
 
 
 class Politeness(TypedDict, total=False):
-    """Limits on reading a source. A limit that is left out is the operator's. Sent with `POST /v1/files`, in
+    """Limits on reading a source. If one is left out, the operator's limit applies. Sent with `POST /v1/files`, in
     `politeness`."""
 
     connections: Optional[int]
