@@ -1054,12 +1054,16 @@ class HostReleases:
     def _soak(self) -> None:
         """Repeats the health check while a revision soaks, and rolls back if it fails."""
         for state in list(self._states.values()):
-            goal = state.goal
-            if state.soaks_until <= time.time():
+            goal, now = state.goal, time.time()
+            if state.soaks_until <= now:
                 self._settle(state)
                 continue
             if goal is None or goal["revision"] != state.active:
                 continue
+            longest = float((goal.get("health") or {}).get("soak_s") or 0)
+            if state.soaks_until > now + longest:
+                # The host's clock was set back.
+                state = self._save(replace(state, soaks_until=now + longest))
             ran = self._check(goal, self._environment(state, goal, "activate"))
             if ran is None or ran.passed or self.stopping.is_set():
                 continue

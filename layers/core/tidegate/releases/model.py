@@ -136,6 +136,12 @@ def possible_port(url: str) -> str:
     return url
 
 
+def possible_time(text: str) -> str:
+    """The time; ValueError if there is none like it, such as the 30th of February."""
+    datetime.fromisoformat(text)
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
     """Whether a host is healthy: a hook that its operator allowed, or an HTTP check on one of its loopback ports.
@@ -331,6 +337,7 @@ class HostReport:
         F(
             "when the host last compared its files with what they should be, ISO 8601 UTC",
             pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$",
+            check=possible_time,
         ),
     ] = None
     reported_at: Annotated[str, F("when the host reported it, ISO 8601 UTC")] = ""
@@ -360,11 +367,14 @@ class HostReport:
         return then != known or self._is_checked_again(known)
 
     def _is_checked_again(self, known: HostReport) -> bool:
-        """Whether the host checked its files again, at least an hour after the stored check: each costs a write."""
+        """Whether the host checked its files at another time, an hour or more away: each new time costs a write.
+
+        It may be an earlier time, because a host's clock may have been set back.
+        """
         if self.checked_at is None or known.checked_at is None:
             return self.checked_at != known.checked_at
         before, now = (datetime.fromisoformat(one) for one in (known.checked_at, self.checked_at))
-        return (now - before).total_seconds() >= CHECKED_SECONDS
+        return abs((now - before).total_seconds()) >= CHECKED_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,12 @@ def ask(
         number = release.goal(agent.agent_id)
         if not number:
             continue
-        goal = Goal(r.store.revision(project_id, release.name, number), frozen or release.holds(number))
+        try:
+            revision = r.store.revision(project_id, release.name, number)
+        except RecordNotFound:
+            # The release was deleted a moment ago: the host's other releases go on.
+            continue
+        goal = Goal(revision, frozen or release.holds(number))
         last = known.get(release.name)
         # A host with staged files is sent those that it lost since.
         reached = last is not None and last.life == agent.life and last.revision >= number and last.state != STAGED

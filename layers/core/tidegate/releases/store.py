@@ -157,9 +157,11 @@ class ReleaseStore:
             self._table.transact([gone, number, audit_write(line)])
         except ConditionFailed as error:
             raise Conflict(f"the release {release.name} changed meanwhile: read it and try again") from error
-        pk = keys.revisions(release.project_id, release.name)
+        # What has a higher number belongs to a release of this name that was put meanwhile.
+        pk, place = keys.revisions(release.project_id, release.name), (release.project_id, release.name)
+        highest = keys.revision(*place, release.latest)["sk"]
         # Consistent: no later call would delete a revision that was written just now and is not seen.
         found = self._table.query_all(pk, consistent=True, project=("pk", "sk"))
-        self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in found)
-        reports = self.reports(release.project_id, release.name)
+        self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in found if item["sk"] <= highest)
+        reports = (one for one in self.reports(*place) if one.revision <= release.latest)
         self._table.batch_delete(keys.host_release(one.project_id, one.agent_id, one.name) for one in reports)

@@ -985,6 +985,23 @@ def test_soak_that_passes_keeps_the_former_content(tmp_path: Path, monkeypatch: 
         assert host._states["app"].soaking == ()
 
 
+def test_soak_ends_in_time_after_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "check_url", lambda *_: Ran(200))
+    disk, now = Disk(tmp_path), [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    disk.api = [goal_of(1, file_of(ONE, "a"), health=soaking(80))]
+    with disk.life() as host:
+        host.check_ports = frozenset({80})
+        disk.bring(host, ONE, "a")
+        host._round()
+        now[0] -= 10 * 86400
+        host._soak()
+        assert host._states["app"].soaks_until > now[0]
+        now[0] += 601
+        host._soak()
+        assert host._states["app"].soaks_until == 0.0
+
+
 def test_rename_that_fails_undoes_the_ones_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(tmp_path)
     disk.api = [goal_of(1, file_of(ONE, "a"), file_of(ONE, "b"))]
