@@ -102,8 +102,8 @@ class Conflict(ApiError):
 
 
 class AlreadyCreated(Conflict):
-    """409: a repeated call, whose first answer had a secret that is shown only once.
-    `key_id`: the key that was created."""
+    """409: a repeated call, whose first answer had a secret that is shown only once, or was lost.
+    `key_id`: the key that was created. The message names any other record."""
 
     key_id: str | None = None
 

@@ -274,7 +274,8 @@ class Http:
     def create(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
         """Sends a POST that creates a record. It is retried: its idempotency key prevents a second record."""
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        for attempt in range(self._attempts):
+        # An attempt that was killed before it created something holds the key for five seconds.
+        for attempt in range(self._attempts + 2):
             try:
                 return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
             except Conflict as error:

@@ -135,9 +135,11 @@ class IdempotencyConflict(DomainError):
 
 
 class AlreadyCreated(DomainError):
-    """A repeat of a request whose answer had a secret, which is not stored. The answer includes `created_ids`."""
+    """A repeat of a request whose answer had a secret, which is not stored, or was lost and can no longer be made.
 
-    code, status, title = "already_created", 409, "Created by an earlier request; the secret is not shown again"
+    The answer includes `created_ids`."""
+
+    code, status, title = "already_created", 409, "Created by an earlier request, whose answer is not shown again"
 
     def __init__(self, detail: str = "", *, created_ids: Mapping[str, str]) -> None:
         super().__init__(detail)

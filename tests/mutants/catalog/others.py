@@ -116,6 +116,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         (f"{IT}/distribution/test_large_idempotent_answer.py",),
     ),
+    Mutant(
+        "a slow run creates its record although another run has the key",
+        "layers/core/tidegate/aws/table.py",
+        'mine = "#run = :mine AND attribute_not_exists(#made)"',
+        'mine = "attribute_exists(#run) OR #run = :mine"',
+        (f"{IT}/web/test_repeat_after_kill.py",),
+    ),
     # --- uploads in parts
     Mutant(
         "an upload of another size than announced is taken",

@@ -23,6 +23,8 @@ item, or the items of the partition, hold.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 
 from tidegate.common.ids import digest
@@ -186,8 +188,10 @@ def audit_by_actor(project_id: str, actor: str, spread: int) -> str:
     return partition(project_id, "AUDIT_BY", actor, str(spread))
 
 
-def idempotency(project_id: str, idempotency_key: str) -> str:
-    return partition(project_id, "IDEMPOTENCY", digest(idempotency_key, length=32))
+def idempotency(project_id: str, idempotency_key: str) -> dict[str, str]:
+    # The form in which Powertools stored it.
+    hashed = hashlib.md5(json.dumps(idempotency_key).encode(), usedforsecurity=False).hexdigest()
+    return _key(project_id, "IDEMPOTENCY", digest(idempotency_key, length=32), sk=f"idempotent#{hashed}")
 
 
 def idempotent_answers(project_id: str, answer_id: str) -> str:

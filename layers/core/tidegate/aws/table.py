@@ -9,6 +9,8 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tidegate.aws import keys
 from tidegate.common.ids import Clock
 from tidegate.common.json_input import read_json
-from tidegate.errors import Busy, Conflict, DomainError, Invalid
+from tidegate.errors import Busy, Conflict, DomainError, IdempotencyInProgress, Invalid
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -406,6 +408,57 @@ def _moved(write: Write, shard: int) -> Write:
     return replace(write, sets=_with_shard(write.sets or {}, shard)) if _is_due(write.sets) else write
 
 
+# --- claims
+# What a request with an Idempotency-Key creates is noted at its key in the same transaction. So a repeat knows of it,
+# wherever the first run died; and of two runs at once, only the one that holds the key creates something.
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A run's hold on the Idempotency-Key of its request. `seed` and `began` are the same in all runs of the request.
+
+    `made` are the ids of what it has created, perhaps in an earlier run."""
+
+    key: Key
+    run: str
+    seed: str
+    began: str
+    made: Mapping[str, str] | None = None
+
+
+_claim: ContextVar[Claim | None] = ContextVar("claim", default=None)
+
+
+@contextmanager
+def claimed(claim: Claim) -> Iterator[None]:
+    """Within it, the first transaction with the writes of `noted` is that of the request."""
+    before = _claim.set(claim)
+    try:
+        yield
+    finally:
+        _claim.reset(before)
+
+
+def current_claim() -> Claim | None:
+    """The claim of the request that is being served; None if it has no Idempotency-Key."""
+    return _claim.get()
+
+
+def made_before() -> Mapping[str, str] | None:
+    """What an earlier run of this request has created; None if there was none, or it created nothing."""
+    claim = _claim.get()
+    return claim.made if claim else None
+
+
+def noted(**ids: str) -> list[Write]:
+    """For the transaction that creates a record: notes its ids at the request's Idempotency-Key, if it has one."""
+    claim = _claim.get()
+    if claim is None or claim.made is not None:
+        return []
+    mine = "#run = :mine AND attribute_not_exists(#made)"
+    return [update(claim.key, {"made": ids}, condition=mine, mine=claim.run)]
+
+
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
 # After reading this much, a filtered list returns what it has found, with a cursor to continue from.
@@ -436,6 +489,7 @@ class ItemPage:
 
 
 _METERED: Any = {"ReturnConsumedCapacity": "TOTAL"}
+_TAKEN_OVER = "another request with this Idempotency-Key has taken over from this one: repeat this request"
 
 
 def _units(consumed: Any) -> float:
@@ -515,8 +569,9 @@ class Table:
 
         With `returns_met`, the error has the items that did not meet their condition.
         """
-        more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
-        writes = self._spread(writes)
+        writes, claim = self._spread(writes), _claim.get()
+        note = next((index for index, write in enumerate(writes) if claim and write.key == claim.key), None)
+        more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met or note is not None else {}
         request: dict[str, Any] = {
             "TransactItems": [{write.kind: as_request(self.name, write) | more} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
@@ -531,8 +586,15 @@ class Table:
                 raise
             details: Any = error.response.get("CancellationReasons", [])
             met = {index: from_wire(details[index]["Item"]) for index in failed if details[index].get("Item")}
-            raise ConditionFailed(failed=failed, met=met) from error
-        self.units_written += _units(answer.get("ConsumedCapacity"))
+            if claim is None or note not in failed:
+                raise ConditionFailed(failed=failed, met=met) from error
+            if met.get(note, {}).get("run") != claim.run:
+                raise IdempotencyInProgress(_TAKEN_OVER, retry_after=2) from error
+            # Its own: the answer to the first try was lost, and the SDK repeated it.
+        else:
+            self.units_written += _units(answer.get("ConsumedCapacity"))
+        if claim and note is not None:
+            claim.made = (writes[note].sets or {})["made"]
 
     def query(
         self,
@@ -688,9 +750,14 @@ class Table:
             wanted = [*left, *wanted]
         return found
 
-    def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Puts items without a condition. Only for new records, or if all writers write the same."""
+    def batch_put(self, items: Iterable[Mapping[str, Any]], note: Sequence[Write] = ()) -> None:
+        """Puts items without a condition. Only for new records, or if all writers write the same.
+
+        `note` is the write of `noted`: then the first items are put in one transaction with it."""
         given = list(items)
+        if note:
+            self.transact([*map(put, given[:_WRITE_LIMIT]), *note])
+            given = given[_WRITE_LIMIT:]
         placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
@@ -11,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import unknown_cursor
+from tidegate.aws.table import current_claim, unknown_cursor
 from tidegate.batches.items import RESULTS_LINK_SECONDS, first_items, folder_of, position_of
 from tidegate.batches.listing import check_grant
 from tidegate.batches.model import (
@@ -41,7 +42,7 @@ from tidegate.batches.model import (
 )
 from tidegate.batches.rows import format_of
 from tidegate.batches.workers import ItemCaller
-from tidegate.common.ids import iso, new_id
+from tidegate.common.ids import iso, named_id, new_id
 from tidegate.common.sequences import Listed, slices
 from tidegate.errors import BusinessRefused, Conflict, InUse, Invalid, RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.model import READY
@@ -546,10 +547,16 @@ MOST_LOGS_EXPORTED = 50_000
 
 
 def add_logs(b: Batches, project_id: str, batch_id: str, lines: Sequence[Mapping[str, Any]]) -> int:
-    """Stores log lines of the caller, with the present time. Returns their number."""
+    """Stores log lines of the caller, with the present time. Returns their number.
+
+    A repeat with the same Idempotency-Key stores the same lines again: they have the same ids.
+    """
     get(b, project_id, batch_id)
-    now = b.clock()
-    made = in_order([BatchLogLine(new_id("log", now), iso(now), **line) for line in lines])
+    claim = current_claim()
+    now = datetime.fromisoformat(claim.began) if claim else b.clock()
+    seed = claim.seed if claim else uuid.uuid4().hex
+    ids = (named_id("log", now, seed, str(number)) for number in range(len(lines)))
+    made = in_order([BatchLogLine(log_id, iso(now), **line) for log_id, line in zip(ids, lines, strict=True)])
     b.store.add_logs(project_id, batch_id, made, now.timestamp())
     return len(made)
 

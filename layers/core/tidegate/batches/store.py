@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Store, Table, Write, check, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Store, Table, Write, check, delete, noted, put, put_new, update
 from tidegate.batches.model import (
     ACTIVE,
     BATCH_ENDED,
@@ -62,7 +62,8 @@ class BusinessStore(Store):
         """Stores a new business. QuotaExceeded if the project has `limit` of them already."""
         counted = count_write(business.project_id, "businesses", 1, limit)
         try:
-            self._table.transact([put_new(self._item(business) | _COUNTS_BATCHES), counted, audit_write(line)])
+            new = put_new(self._item(business) | _COUNTS_BATCHES)
+            self._table.transact([new, counted, audit_write(line), *noted(biz_id=business.biz_id)])
         except ConditionFailed as error:
             if 1 not in error.failed:
                 raise
@@ -130,6 +131,7 @@ class BatchStore:
             *(put_new(_first_record(batch, runner)) for runner in range(batch.runners)),
             put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
             audit_write(line),
+            *noted(batch_id=batch.batch_id),
         ]
         try:
             self._table.transact(writes)
@@ -255,7 +257,8 @@ class BatchStore:
         )
         try:
             notices = [notice_write(notice)] if notice else []
-            self._table.transact([write, *_first_start(batch), *notices, *([audit_write(line)] if line else [])])
+            lines = [audit_write(line)] if line else []
+            self._table.transact([write, *_first_start(batch), *notices, *lines, *noted(batch_id=batch.batch_id)])
         except ConditionFailed as error:
             present = self._table.get(keys.batch(batch.project_id, batch.batch_id), consistent=True) or {}
             wanted = {"run": batch.run} | dict(sets or {}) | {"status": status}

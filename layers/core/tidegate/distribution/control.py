@@ -9,8 +9,9 @@ from datetime import timedelta
 
 from aws_lambda_powertools import Logger
 
+from tidegate.aws.table import made_before
 from tidegate.distribution import Distribution
-from tidegate.distribution.model import RUNNING, Job, Target, TransferSpec, job_key_of, shard_of, wave_rank
+from tidegate.distribution.model import RUNNING, Job, Target, TransferSpec, job_key, job_key_of, shard_of, wave_rank
 from tidegate.distribution.store import outcome
 from tidegate.distribution.submit import submit
 from tidegate.errors import NewerJob, WrongState
@@ -158,11 +159,13 @@ def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> d
     It does not matter how that Job ended."""
     newer: dict[Target, str] = {}
     left, shards_read = dict(sequences), 0
+    # The new Job of an earlier run of this request is not newer than the request.
+    known = {job.key, job_key((made_before() or {}).get("job_id", ""))}
     keys = d.jobs.later_jobs_to_path(job, min(sequences.values()), _MOST_NEWER_JOBS + 1)
     for first in range(0, len(keys), _JOBS_READ_TOGETHER):
         some = keys[first : first + _JOBS_READ_TOGETHER]
         found = d.jobs.get_many(job.project_id, some, consistent=True)
-        for other in (found[key] for key in some if key in found and key != job.key):
+        for other in (found[key] for key in some if key in found and key not in known):
             numbers = sorted({shard_of(target, other.shard_count) for target in left}) if other.shard_count else []
             shards_read += len(numbers)
             if first >= _MOST_NEWER_JOBS or shards_read > _MOST_NEWER_SHARDS:

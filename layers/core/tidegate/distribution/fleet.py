@@ -26,6 +26,7 @@ from tidegate.aws.table import (
     decode_cursor,
     delete,
     encode_cursor,
+    noted,
     put,
     put_new,
     unknown_cursor,
@@ -262,7 +263,8 @@ class EnrolmentStore(Store):
     def add(self, enrolment: Enrolment, line: AuditLine) -> None:
         item = keys.enrolment(enrolment.enrolment_id) | item_of(enrolment)
         expires_at = {"expires_at": enrolment.valid_until + _KEPT_SECONDS}
-        self._table.transact([put_new(item | expires_at), audit_write(line)])
+        note = noted(enrolment_id=enrolment.enrolment_id)
+        self._table.transact([put_new(item | expires_at), audit_write(line), *note])
 
     def get(self, enrolment_id: str) -> Enrolment | None:
         item = self._table.get(keys.enrolment(enrolment_id), consistent=True)

@@ -472,11 +472,11 @@ def renew_task(task: Task, source_id: str, expires_at: int) -> Write:
 class TaskStore(Store):
     """Tasks in the table: small, written once, and moved only together with their target."""
 
-    def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine | None) -> None:
-        """Writes the Tasks and the audit line. No transaction is needed, as the targets are queued afterwards; it would
-        cost twice as much."""
+    def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine | None, note: Sequence[Write] = ()) -> None:
+        """Writes the Tasks and the audit line. Without a `note` (`noted`) no transaction is needed, as the targets are
+        queued afterwards; it would cost twice as much."""
         lines = [audit_item(line)] if line else []
-        self._table.batch_put([*lines, *(_item(task, expires_at) for task in tasks)])
+        self._table.batch_put([*lines, *(_item(task, expires_at) for task in tasks)], note)
 
     def delete(self, tasks: Sequence[Task]) -> None:
         """Deletes the Tasks of a submit that failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from aws_lambda_powertools import Logger
 
 from tidegate.aws.clients import Machines, Message, SqsQueue
+from tidegate.aws.table import current_claim, made_before, noted
 from tidegate.common.ids import digest, iso
 from tidegate.compensation.freeze import Freeze
 from tidegate.distribution import REMEMBERED, Distribution
@@ -290,19 +292,26 @@ class Submitted:
 
 
 def _require_daily_quota(d: Distribution, project_id: str, targets: int) -> None:
-    """Counts the targets. QuotaExceeded if the day's quota of targets, egress or runner time is used up."""
+    """QuotaExceeded if the targets exceed the day's quota, or that of egress or runner time is used up."""
     now = d.clock()
     quotas, used = _usage_of(d, project_id, now)
-    day = (project_id, f"{now:%Y-%m-%d}")
-    pending = d.uncounted_targets.get(day, 0) + targets
+    pending = d.uncounted_targets.get((project_id, f"{now:%Y-%m-%d}"), 0) + targets
     limit = daily_limit(quotas, TARGETS)
     if limit is not None and used.get(TARGETS, 0) + pending > limit:
         raise day_exceeded(quotas, TARGETS, now)
     for count in (EGRESS, RUNNER_SECONDS):
         if is_used_up(quotas, used, count):
             raise day_exceeded(quotas, count, now)
+
+
+def _count_targets(d: Distribution, project_id: str, targets: int) -> None:
+    """Counts targets of which a repeat knows: it does not count them again."""
+    now = d.clock()
+    day = (project_id, f"{now:%Y-%m-%d}")
+    pending = d.uncounted_targets.get(day, 0) + targets
     d.uncounted_targets = {**(d.uncounted_targets if len(d.uncounted_targets) < REMEMBERED else {}), day: pending}
     if pending >= _TARGETS_A_WRITE:
+        quotas, _ = _usage_of(d, project_id, now)
         counts = d.usage.add_today(project_id, now, **{TARGETS: pending})
         d.known_quotas[project_id] = (now.timestamp() + _QUOTAS_SECONDS, quotas, counts)
         d.uncounted_targets.pop(day)
@@ -336,8 +345,19 @@ def submit(
     Above 1,000 targets, collect_targets writes the Tasks, and the result lists none. The message is sent last, because
     it starts the delivery. `after`: use a later window than this one. `source`: the Job that a redrive repeats.
     `is_admin`: an admin key asks for it. `sequences`: those of targets that get older content, which hosts compare
-    with what they have. `action`: for the audit line; no line if it is empty."""
+    with what they have. `action`: for the audit line; no line if it is empty.
+
+    A repeat of a request that died goes on with the Job and the Tasks of the first run, and sends the message. Whether
+    that was sent is not known; a second one changes nothing."""
     writes_tasks = len(targets) <= TASKS_A_SUBMIT
+    if made := made_before():
+        job, at = d.jobs.require(project_id, job_key(made["job_id"])), made["at"]
+        expires_at = d.windows.needed_until(d.clock(), spec)
+        tasks = _tasks(job, targets, at, callback, sequences)
+        if writes_tasks:
+            d.tasks.add_missing(tasks, expires_at)
+        _queue(d, job, tasks, callback, at, expires_at, writes_tasks=writes_tasks)
+        return Submitted(job, tasks if writes_tasks else [])
     require_admin(spec.target_file_dir, is_admin)
     if not d.uses_agents:
         require_grant(d, project_id, spec, targets)
@@ -351,12 +371,43 @@ def submit(
     now = d.clock()
     expires_at = d.windows.needed_until(now, spec)
     at = iso(now)
-    tasks = [
-        Task(project_id, str(uuid.uuid4()), job.job_id, target, at, at, callback, sequences.get(target))
+    tasks = _tasks(job, targets, at, callback, sequences)
+    written = tasks if writes_tasks else []
+    line = _audit_line(job, tasks, now, who, action, source) if action else None
+    d.tasks.add(written, expires_at, line, noted(job_id=job.job_id, at=at))
+    _count_targets(d, project_id, len(targets))
+    _queue(d, job, tasks, callback, at, expires_at, writes_tasks=writes_tasks)
+    return Submitted(job, written)
+
+
+def _tasks(
+    job: Job, targets: Sequence[Target], at: str, callback: str | None, sequences: Mapping[Target, int]
+) -> list[Task]:
+    """A Task for each target. With an Idempotency-Key, they have the same ids in all runs of the request."""
+    claim, turns = current_claim(), Counter[Target]()
+
+    def new_uuid(target: Target) -> str:
+        if claim is None:
+            return str(uuid.uuid4())
+        turns[target] += 1
+        return str(uuid.UUID(digest(claim.seed, *target, str(turns[target]), length=32), version=4))
+
+    return [
+        Task(job.project_id, new_uuid(target), job.job_id, target, at, at, callback, sequences.get(target))
         for target in targets
     ]
-    written = tasks if writes_tasks else []
-    d.tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source) if action else None)
+
+
+def _queue(
+    d: Distribution,
+    job: Job,
+    tasks: Sequence[Task],
+    callback: str | None,
+    at: str,
+    expires_at: int,
+    *,
+    writes_tasks: bool,
+) -> None:
     arrivals = [Arrival(*task.target, task.uuid, callback is not None, task.sequence) for task in tasks]
     new = None if writes_tasks else NewTasks(at, callback)
     try:
@@ -364,7 +415,6 @@ def submit(
     except Exception:
         logger.exception("the queue failed: the targets are bound directly", job_id=job.job_id)
         _bind_directly(d, job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)
-    return Submitted(job, written)
 
 
 def require_admin(target_file_dir: str, is_admin: bool) -> None:
@@ -385,7 +435,8 @@ def _bind_directly(
     *,
     writes_tasks: bool,
 ) -> None:
-    """Binds the targets without the queue. If that fails too, deletes the Tasks: the caller gets an error.
+    """Binds the targets without the queue. If that fails too, deletes the Tasks: the caller gets an error. With an
+    Idempotency-Key they stay, because the repeat goes on with them.
 
     Messages that the queue accepted without an answer bind the same targets again, which changes nothing."""
     from tidegate.distribution.window import bind
@@ -396,7 +447,9 @@ def _bind_directly(
             d.tasks.add_missing(tasks, expires_at)
         bind(d, job.project_id, job.job_id, arrivals)
     except Exception:
-        d.tasks.delete(tasks)
+        # An earlier run of the request may have queued them.
+        if current_claim() is None:
+            d.tasks.delete(tasks)
         raise
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.s3 import PARTS_LISTED
-from tidegate.aws.table import ConditionFailed, Table, Write, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Table, Write, delete, noted, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.errors import Busy, InUse, QuotaExceeded, RecordNotFound, WrongState
@@ -220,7 +220,8 @@ class FileStore:
         for _ in range(_TRIES):
             opened = self.open_uploads.open_writes(file)
             try:
-                self._table.transact([put_new(record), put_new(owner), audit_write(line), *opened])
+                note = noted(file_id=file.file_id)
+                self._table.transact([put_new(record), put_new(owner), audit_write(line), *opened, *note])
             except ConditionFailed as error:
                 if 0 in error.failed:
                     raise

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tidegate.aws.s3 import StoredObject, UploadBucket
@@ -51,6 +52,11 @@ class PartLink(NamedTuple):
     url: str
 
 
+def _sendable_until(file: File) -> datetime:
+    seconds = PARTS_SECONDS if file.upload_id else UPLOAD_SECONDS
+    return datetime.fromisoformat(file.created_at) + timedelta(seconds=seconds)
+
+
 class Uploads:
     def __init__(self, store: FileStore, objects: UploadBucket, clock: Clock, enqueue: Enqueue) -> None:
         self._store = store
@@ -75,18 +81,29 @@ class Uploads:
         self._store.require_room(project_id, announced.size or 0)
         now = self._clock()
         file = new_file(project_id, announced, PENDING, now)
-        key = upload_object(project_id, file.file_id)
         if announced.in_parts:
-            part_size = part_size_for(announced.size)
-            file = replace(file, upload_id=self._objects.begin_upload(key), part_size=part_size)
-            link = PresignedUrl("", iso(now + timedelta(seconds=PARTS_SECONDS)))
-        else:
-            headers = upload_headers(file.size, file.signature)
-            url = self._objects.presign_put(key, UPLOAD_SECONDS, headers)
-            link = PresignedUrl(url, iso(now + timedelta(seconds=UPLOAD_SECONDS)), headers)
+            upload_id = self._objects.begin_upload(upload_object(project_id, file.file_id))
+            file = replace(file, upload_id=upload_id, part_size=part_size_for(announced.size))
+        link = self._link(file, now)
         line = act(project_id, file.file_id, now, who, "file.create", file.file_path)
         self._store.add(file, line)
         return file, link
+
+    def announced(self, project_id: str, file_id: str) -> tuple[File, PresignedUrl]:
+        """What `announce` returned for this file. WrongState if its content can no longer be sent."""
+        file, now = self._store.require(project_id, file_id), self._clock()
+        if file.state != PENDING or now >= _sendable_until(file):
+            raise WrongState(f"the file {file_id} is {file.state}, or its time to be sent is over: announce a new one")
+        return file, self._link(file, now)
+
+    def _link(self, file: File, now: datetime) -> PresignedUrl:
+        """The URL for the content. It is empty for an upload in parts."""
+        until = _sendable_until(file)
+        if file.upload_id:
+            return PresignedUrl("", iso(until))
+        headers, seconds = upload_headers(file.size, file.signature), math.ceil((until - now).total_seconds())
+        url = self._objects.presign_put(upload_object(file.project_id, file.file_id), seconds, headers)
+        return PresignedUrl(url, iso(until), headers)
 
     def _give_up_abandoned(self, project_id: str) -> bool:
         """Removes uploads that did not end in time, to make room. Returns whether it removed any."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Store, Write, check, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Store, Write, check, delete, noted, put_new, update
 from tidegate.common.ids import digest
 from tidegate.common.json_input import whole_number
 from tidegate.common.sequences import Listed
@@ -403,7 +403,8 @@ class SubscriptionStore(Store):
         item = stored(subscription, subscription.subscription_id, keys.SUBSCRIPTIONS)
         counted = count_write(subscription.project_id, "subscriptions", 1, limit)
         try:
-            self._table.transact([put_new(item), counted, audit_write(line)])
+            note = noted(subscription_id=subscription.subscription_id)
+            self._table.transact([put_new(item), counted, audit_write(line), *note])
         except ConditionFailed as error:
             if 1 not in error.failed:
                 raise

@@ -22,7 +22,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Store, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Store, delete, noted, put_new, update
 from tidegate.common.ids import Clock, digest, iso
 from tidegate.common.json_input import read_json
 from tidegate.common.sequences import slices
@@ -150,7 +150,7 @@ def _size(text: str) -> int:
 
 class ConnectionStore(Store):
     def add_ticket(self, ticket: str, holder: Holder, expires_at: int) -> None:
-        self._table.write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}))
+        self._table.try_write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}), *noted())
 
     def redeem(self, ticket: str, connection_id: str, now: float) -> Holder | None:
         """The ticket's holder; None if it is unknown, expired, or used by another connection.

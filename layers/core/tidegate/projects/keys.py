@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
-from tidegate.aws.table import Store, Write, check, put, put_new, update
+from tidegate.aws.table import Store, Write, check, noted, put, put_new, update
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongState
@@ -170,7 +170,7 @@ def _is_life(life: int) -> str:
 class ApiKeyStore(Store):
     def add(self, key: ApiKey, line: AuditLine) -> None:
         alive = [same_life(key.project_id, key.agent_id, key.life)] if key.agent_id else []
-        self._table.transact([*new_key(key), *alive, audit_write(line)])
+        self._table.transact([*new_key(key), *alive, audit_write(line), *noted(key_id=key.key_id)])
 
     def life(self, project_id: str, agent_id: str) -> int:
         """The current life of a host; 0 if it was never deleted or replaced."""
@@ -231,7 +231,8 @@ class ApiKeyStore(Store):
         """Adds the new key and sets the end of the old one. False if the old one was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
-        return self._table.try_write(*new_key(new), self._update(old, ending, unchanged), audit_write(line))
+        ended = self._update(old, ending, unchanged)
+        return self._table.try_write(*new_key(new), ended, audit_write(line), *noted(key_id=new.key_id))
 
     def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
         """Revokes the key. False if it was revoked before."""

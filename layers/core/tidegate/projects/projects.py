@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Store, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Store, delete, noted, put_new, update
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, ProjectExists, RecordNotFound
@@ -42,7 +42,8 @@ class ProjectStore(Store):
         record = keys.project(project.project_id) | item_of(project) | quotas
         listing = {"gsi1pk": keys.projects_list(), "gsi1sk": project.project_id}
         try:
-            self._table.transact([put_new(record | listing), put_new(self._name_of(project)), audit_write(line)])
+            new = [put_new(record | listing), put_new(self._name_of(project)), audit_write(line)]
+            self._table.transact([*new, *noted(project_id=project.project_id)])
         except ConditionFailed as error:
             raise _exists(project) from error
 
@@ -99,7 +100,7 @@ class ProjectStore(Store):
             removes += [] if after else [name]
         condition = " AND ".join(conditions)
         changed = update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
-        return self._table.try_write(changed, audit_write(line))
+        return self._table.try_write(changed, audit_write(line), *noted(project_id=was.project_id))
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
         page = self._table.page(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)

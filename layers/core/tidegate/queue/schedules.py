@@ -19,7 +19,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from aws_lambda_powertools import Logger
 
 from tidegate.aws.keys import DUE_ATTRIBUTES, ScheduleKeys
-from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, delete, noted, put, put_new, update
 from tidegate.common.ids import digest, iso, new_id
 from tidegate.common.schedules import UTC_NAME, check_schedule, check_timezone, next_run, run_after
 from tidegate.common.sequences import Listed
@@ -258,7 +258,7 @@ class Schedules(Generic[S, Order]):
         limit: int | None = getattr(self._queue.project_store.quotas(project_id), self._orders.quota)
         counted = count_write(project_id, self._orders.quota, 1, limit)
         try:
-            self._table.transact([new, order_put, counted, audit_write(line)])
+            self._table.transact([new, order_put, counted, audit_write(line), *noted(schedule_id=self._id(made))])
         except ConditionFailed as error:
             # If the record exists, the answer to the first try was lost and boto3 wrote again.
             if 0 not in error.failed:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Store, Table, Write, below, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Item, Store, Table, Write, below, delete, noted, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, LeaseLost, QuotaExceeded
@@ -324,7 +324,7 @@ class RequestStore(Store):
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
         counted = queued_write(request.project_id, 1, queued_limit)
         standing = standing_write(request.channel, request.project_id, waiting=1)
-        records = [audit_write(line), *stats_writes(None, request)]
+        records = [audit_write(line), *stats_writes(None, request), *noted(request_id=request.request_id)]
         writes = [put_new(item), counted, standing, put(place_item(request)), *records, *extra_writes]
         try:
             self._table.transact(writes)

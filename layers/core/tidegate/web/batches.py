@@ -10,6 +10,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 from pydantic import AfterValidator, ConfigDict, Field, model_serializer, model_validator
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.batches import batches, control
 from tidegate.batches.model import (
     LOWEST_RATE,
@@ -321,6 +322,8 @@ def _new_business(body: BusinessBody) -> NewBusiness:
 @router.post("/v1/biz", scope="write", summary="Register a business", status_code=201, middlewares=[idempotent])
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
     caller = router.caller
+    if earlier := made_before():
+        return answer(show_business(earlier["biz_id"]), 201)
     made = batches.add_business(app().batches, caller.project_id, _new_business(body), body.auth_code, caller.key_id)
     return answer(BusinessAnswer.model_validate(made), 201)
 
@@ -357,6 +360,16 @@ def _batch_answer(batch: Batch) -> BatchAnswer:
     return BatchAnswer.model_validate(batches.view(app().batches, batch))
 
 
+def _made_before(status: int = 201) -> Response[BatchAnswer] | None:
+    """The batch that an earlier run of this request has created, or its new state."""
+    if (made := made_before()) is None:
+        return None
+    project_id = router.caller.project_id
+    # A start without asking the business creates only the request.
+    batch_id = made.get("batch_id") or app().queue.get(project_id, made["request_id"]).payload["batch_id"]
+    return answer(_batch_answer(batches.get(app().batches, project_id, batch_id)), status)
+
+
 def _asking(url: str | None) -> AbstractContextManager[None]:
     """Holds a slot for slow calls while the business is asked. No slot is needed if the business has no URL for it."""
     return app().projects.slow_calls.held(router.caller.project_id) if url else nullcontext()
@@ -364,6 +377,8 @@ def _asking(url: str | None) -> AbstractContextManager[None]:
 
 @router.post("/v1/batches", scope="write", summary="Create a batch", status_code=201, middlewares=[idempotent])
 def create(body: BatchBody) -> Response[BatchAnswer]:
+    if earlier := _made_before():
+        return earlier
     caller, new = router.caller, new_batch(body)
     business = batches.get_business(app().batches, caller.project_id, new.biz_id)
     with _asking(business.before_create_url):
@@ -407,6 +422,8 @@ def delete(batch_id: str) -> Response[Any]:
     middlewares=[idempotent],
 )
 def start(batch_id: str) -> Response[BatchAnswer]:
+    if earlier := _made_before(202):
+        return earlier
     caller = router.caller
     batch = batches.get(app().batches, caller.project_id, batch_id)
     business = batches.get_business(app().batches, caller.project_id, batch.biz_id)
@@ -507,6 +524,8 @@ def item_result(
     middlewares=[idempotent],
 )
 def redrive(batch_id: str, body: BatchRedriveBody | None = None) -> Response[BatchAnswer]:
+    if earlier := _made_before():
+        return earlier
     caller, states = router.caller, (body or BatchRedriveBody()).states
     made = batches.redrive(app().batches, caller.project_id, batch_id, states, who=caller.key_id)
     return answer(_batch_answer(made), 201)
@@ -557,6 +576,8 @@ def export_logs(batch_id: str) -> Response[LogsExported]:
     from tidegate.exports.model import CSV, ExportOptions, ExportSpec, TableSpec
 
     caller = router.caller
+    if earlier := made_before():
+        return answer(LogsExported(task_id=earlier["request_id"]), 202)
     rows = batches.log_rows(app().batches, caller.project_id, batch_id)
     columns = {name: name for name in ("time", "index", "level", "message")}
     spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))

@@ -14,6 +14,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.common.json_input import read_json
 from tidegate.errors import ContentTooLarge, Invalid
 from tidegate.exports.model import (
@@ -553,6 +554,8 @@ def placeholders(file_id: Annotated[str, Query(min_length=1, max_length=100)]) -
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
+    if made := made_before():
+        return answer(TaskAccepted(task_id=made["request_id"]), 202)
     spec = permitted(with_exact_texts(body.spec(exact_source_data())))
     task_id = app().exports.orders.submit(project_id, spec, body.options(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)

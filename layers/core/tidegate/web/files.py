@@ -9,8 +9,9 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import Field, model_validator
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.errors import InUse
-from tidegate.files.library import Announcement
+from tidegate.files.library import Announcement, PresignedUrl
 from tidegate.files.model import MOST_PARTS, VERIFYING, File, part_count
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent
@@ -157,11 +158,16 @@ def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | Ingest
     if body.source_url:
         return answer(_ingested(body, body.source_url, announced), 202)
     caller = router.caller
+    if made := made_before():
+        return _upload_answer(*app().files.uploads.announced(caller.project_id, made["file_id"]))
     if body.callback:
         from tidegate.ingest.submit import check_url
 
         check_url(app().ingest, caller.project_id, body.callback)
-    file, link = app().files.uploads.announce(caller.project_id, announced, who=caller.key_id)
+    return _upload_answer(*app().files.uploads.announce(caller.project_id, announced, who=caller.key_id))
+
+
+def _upload_answer(file: File, link: PresignedUrl) -> Response[UploadAnswer | MultipartAnswer | IngestAnswer]:
     if file.part_size:
         parts = None if file.size is None else part_count(file.size, file.part_size)
         plan = PartsPlan(part_size=file.part_size, parts=parts)
@@ -176,6 +182,9 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
     from tidegate.ingest.submit import download
 
     caller = router.caller
+    if made := made_before():
+        earlier = app().queue.get(caller.project_id, made["request_id"])
+        return IngestAnswer(file_id=earlier.payload["file_id"], request_id=earlier.request_id)
     file, request = download(
         app().ingest,
         caller.project_id,

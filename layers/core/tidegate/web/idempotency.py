@@ -1,20 +1,34 @@
-"""`Idempotency-Key` on POSTs that create something: the first answer is stored for a day and returned to repeats."""
+"""`Idempotency-Key` on POSTs that create something: a repeat within a day creates nothing and gets the first answer.
+
+The record that is created is noted at the key in its own transaction (`noted` in `aws/table.py`). So a repeat knows of
+it, wherever the first run died, and need not wait for that run. If nothing was noted, the first run may still be at
+work: a repeat waits until it has had the key for some seconds, and takes it over. The first run can then create
+nothing any more.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.app import app as tidegate
 from tidegate.aws import keys
-from tidegate.errors import AlreadyCreated, IdempotencyConflict, IdempotencyInProgress, Invalid
-from tidegate.web.routing import Caller, current_caller
+from tidegate.aws.table import Claim, ConditionFailed, Write, claimed, delete, put, update
+from tidegate.common.ids import iso
+from tidegate.errors import AlreadyCreated, DomainError, IdempotencyConflict, IdempotencyInProgress, Invalid
+from tidegate.web.routing import current_caller
+
+logger = Logger(service="tidegate", child=True)
 
 _HEADER = "idempotency-key"
 _KEPT_SECONDS = 24 * 3600
@@ -22,15 +36,31 @@ _LONGEST_KEY = 255
 # A longer answer is stored in items of its own, because an item has at most 400 KB.
 _LONGEST_BODY = 30_000
 _PIECE_BYTES = 300_000
+# How long a run that has created nothing keeps the key. Each run that takes over has twice as long, so that one of
+# them ends even if all of them are slow.
+_HELD_SECONDS = 5.0
+_IN_PROGRESS, _COMPLETED = "INPROGRESS", "COMPLETED"
 
 
 def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
-    """Route middleware: `@router.post(…, middlewares=[idempotent])`."""
+    """Route middleware: `@router.post(…, middlewares=[idempotent])`.
+
+    If an earlier run died, the route is run again. It learns from `made_before` what that run has created."""
     key = _key(app)
     if not key:
         return next_middleware(app)
     project_id = current_caller().project_id
-    stored = _run_once(app, key, lambda: _stored_form(next_middleware(app), project_id))
+
+    def handle(made: Mapping[str, str] | None) -> dict[str, Any]:
+        try:
+            return _stored_form(next_middleware(app), project_id)
+        except DomainError as error:
+            if made is None or error.status >= 500 or error.status == 429:
+                raise
+            # It has changed since, so that the first answer can no longer be made.
+            raise _already_created(made, "Its answer was not stored") from error
+
+    stored = _run_once(app, key, handle)
     body = _read_pieces(project_id, stored["pieces"]) if "pieces" in stored else stored["body"]
     return Response(
         status_code=stored["status"],
@@ -47,20 +77,26 @@ def idempotent_secret(app: APIGatewayHttpResolver, next_middleware: NextMiddlewa
         return next_middleware(app)
     responses: list[Response[Any]] = []
 
-    def handle() -> dict[str, Any]:
-        responses.append(next_middleware(app))
-        return {"made": _ids_in(_jsonable(responses[0].body))}
+    def handle(made: Mapping[str, str] | None) -> dict[str, Any]:
+        if made is None:
+            responses.append(next_middleware(app))
+            made = _jsonable(responses[0].body)
+        return {"made": _ids_in(made)}
 
     stored = _run_once(app, key, handle)
     if responses:
         return responses[0]
-    created_ids = stored.get("made", {})
-    names = ", ".join(f"{name} {value}" for name, value in created_ids.items())
-    raise AlreadyCreated(
-        f"the first request with this Idempotency-Key succeeded{f' and created {names}' if names else ''}. Its answer "
-        "contained a secret, which is not stored: use a new Idempotency-Key to create another one",
-        created_ids=created_ids,
+    raise _already_created(
+        stored.get("made", {}),
+        "Its answer contained a secret, which is not stored: use a new Idempotency-Key to create another one",
     )
+
+
+def _already_created(made: Mapping[str, str], why: str) -> AlreadyCreated:
+    ids = _ids_in(made)
+    names = ", ".join(f"{name} {value}" for name, value in ids.items())
+    created = f" and created {names}" if names else ""
+    return AlreadyCreated(f"the first request with this Idempotency-Key succeeded{created}. {why}", created_ids=ids)
 
 
 def _ids_in(body: Any) -> dict[str, str]:
@@ -77,27 +113,100 @@ def _key(app: APIGatewayHttpResolver) -> str | None:
     return key
 
 
-def _run_once(app: APIGatewayHttpResolver, key: str, handle: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result of `handle`: of this call, or the stored one of an earlier request with the same key."""
-    # Imported here, because few requests have a key and the import adds 20 ms to a cold start.
-    from aws_lambda_powertools.utilities.idempotency.exceptions import (
-        IdempotencyAlreadyInProgressError,
-        IdempotencyValidationError,
-    )
+def _run_once(
+    app: APIGatewayHttpResolver, key: str, handle: Callable[[Mapping[str, str] | None], dict[str, Any]]
+) -> dict[str, Any]:
+    """What an earlier request with the key has stored, or else what `handle` returns.
 
-    request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
-    run = _idempotent_function(current_caller(), key, app.lambda_context, handle)
+    `handle` gets the ids of what an earlier run has created, if that died."""
+    event, lasts = app.current_event, app.lambda_context.get_remaining_time_in_millis() / 1000
+    held = _hold(keys.idempotency(current_caller().project_id, key), _digest([event.path, event.body or ""]), lasts)
+    if held["status"] == _COMPLETED:
+        stored: dict[str, Any] = json.loads(held["data"])
+        return stored
+    place = {"pk": held["pk"], "sk": held["sk"]}
+    claim = Claim(place, held["run"], held["seed"], held["began"], held.get("made"))
     try:
-        return run(request=request)
-    except IdempotencyValidationError as error:
+        with claimed(claim):
+            stored = handle(claim.made)
+    except Exception as error:
+        # Nothing was created, or what was created is refused: the same request may succeed later.
+        refused = "made" not in held and isinstance(error, DomainError) and error.status < 500
+        free = "#run = :run" if refused else "#run = :run AND attribute_not_exists(#made)"
+        _try_write(delete(place, free, run=claim.run))
+        raise
+    expires_at = int(tidegate().clock().timestamp()) + _KEPT_SECONDS
+    sets = {"status": _COMPLETED, "data": json.dumps(stored), "expires_at": expires_at}
+    _try_write(update(place, sets, condition="#run = :run", run=claim.run))
+    return stored
+
+
+def _hold(place: dict[str, str], validation: str, lasts: float) -> dict[str, Any]:
+    """The key's item: held by this run, which may last so many seconds, or completed by an earlier one.
+
+    IdempotencyInProgress if another run holds it; IdempotencyConflict if it is of another request."""
+    table, now = tidegate().table, tidegate().clock()
+    millis, run = int(now.timestamp() * 1000), secrets.token_hex(8)
+    own: dict[str, Any] = {
+        "run": run,
+        "in_progress_expiration": millis + int(min(lasts, _HELD_SECONDS) * 1000),
+        "seed": secrets.token_hex(16),
+        "began": iso(now),
+    }
+    expires_at = int(now.timestamp()) + _KEPT_SECONDS
+    item = place | own | {"status": _IN_PROGRESS, "validation": validation, "expires_at": expires_at}
+    free = "attribute_not_exists(#pk) OR #expires_at < :now"
+    try:
+        return table.write(put(item, free, now=int(now.timestamp())))
+    except ConditionFailed as refused:
+        held = refused.item or {}
+    if held.get("validation", validation) != validation:
         raise IdempotencyConflict(
             "this Idempotency-Key was used within the last 24 hours with another path or body: use a new key"
-        ) from error
-    except IdempotencyAlreadyInProgressError as error:
-        raise IdempotencyInProgress(
-            "the first request with this Idempotency-Key is still running: repeat this request in two seconds",
-            retry_after=2,
-        ) from error
+        )
+    # Its own, if the answer to the write was lost and the SDK repeated it.
+    if held.get("run") == run or held.get("status") == _COMPLETED:
+        return held
+    if not held or ("made" not in held and held["in_progress_expiration"] >= millis):
+        raise _in_progress()
+    runs = min(int(held.get("runs", 0)) + 1, 10)
+    until = millis + int(min(lasts, _HELD_SECONDS * 2**runs) * 1000)
+    # An item of an earlier version has no seed.
+    kept = {name: held[name] for name in ("seed", "began") if name in held}
+    same = {"running": _IN_PROGRESS, "seen": held["in_progress_expiration"]}
+    try:
+        return table.write(
+            update(
+                place,
+                own | kept | {"runs": runs, "in_progress_expiration": until},
+                condition="#status = :running AND #in_progress_expiration = :seen",
+                **same,
+            )
+        )
+    except ConditionFailed as refused:
+        if refused.item and refused.item.get("run") == run:
+            return refused.item
+        raise _in_progress() from refused
+
+
+def _in_progress() -> IdempotencyInProgress:
+    return IdempotencyInProgress(
+        "the first request with this Idempotency-Key is still running: repeat this request in two seconds",
+        retry_after=2,
+    )
+
+
+def _try_write(write: Write) -> None:
+    """Without it, a repeat waits for some seconds, or makes the answer anew."""
+    try:
+        tidegate().table.try_write(write)
+    except (ClientError, BotoCoreError, DomainError):
+        logger.exception("the end of a request was not stored at its Idempotency-Key")
+
+
+def _digest(values: list[str]) -> str:
+    # The form in which Powertools stored it.
+    return hashlib.md5(json.dumps(values).encode(), usedforsecurity=False).hexdigest()
 
 
 def _stored_form(response: Response[Any], project_id: str) -> dict[str, Any]:
@@ -129,37 +238,3 @@ def _read_pieces(project_id: str, answer_id: str) -> str:
 
 def _jsonable(body: Any) -> Any:
     return body.model_dump(mode="json", exclude_none=True) if hasattr(body, "model_dump") else body
-
-
-def _idempotent_function(
-    caller: Caller, key: str, context: Any, handle: Callable[[], dict[str, Any]]
-) -> Callable[..., dict[str, Any]]:
-    from aws_lambda_powertools.utilities.idempotency import (
-        DynamoDBPersistenceLayer,
-        IdempotencyConfig,
-        idempotent_function,
-    )
-
-    store = DynamoDBPersistenceLayer(
-        table_name=tidegate().settings.table_name,
-        key_attr="pk",
-        sort_key_attr="sk",
-        static_pk_value=keys.idempotency(caller.project_id, key),
-        expiry_attr="expires_at",
-        boto3_client=tidegate().dynamodb,
-    )
-    config = IdempotencyConfig(
-        event_key_jmespath="key",
-        payload_validation_jmespath="[route, body]",
-        expires_after_seconds=_KEPT_SECONDS,
-        lambda_context=context,
-    )
-
-    @idempotent_function(
-        data_keyword_argument="request", persistence_store=store, config=config, key_prefix="idempotent"
-    )
-    def run(*, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - Powertools takes the key from it
-        return handle()
-
-    function: Callable[..., dict[str, Any]] = run
-    return function

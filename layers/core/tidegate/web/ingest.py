@@ -9,6 +9,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 from pydantic import AfterValidator, Field, model_validator
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.common.ids import iso
 from tidegate.http.guard import check_origins, read_origin
 from tidegate.ingest import subscriptions
@@ -179,6 +180,8 @@ def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
 )
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     caller = router.caller
+    if made := made_before():
+        return answer(show(made["subscription_id"]), 201)
     given: dict[str, Any] = {"subscription_id": "", "project_id": caller.project_id, "created_at": ""}
     described = Subscription(**given, **(body.model_dump() | _politeness(body)))
     return answer(_subscription_answer(subscriptions.create(app().ingest, described, who=caller.key_id)), 201)
@@ -288,7 +291,10 @@ def download(
 ) -> Response[RequestAnswer]:
     caller = router.caller
     ids = (caller.project_id, subscription_id, caller.key_id)
-    request = subscriptions.scan_now(app().ingest, *ids, confirm_trash=confirm_trash)
+    if made := made_before():
+        request = app().queue.get(caller.project_id, made["request_id"])
+    else:
+        request = subscriptions.scan_now(app().ingest, *ids, confirm_trash=confirm_trash)
     return answer(RequestAnswer.model_validate(request.view()), 202)
 
 

@@ -8,6 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import AfterValidator, ConfigDict, Field
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.common.sequences import Listed
 from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
@@ -255,8 +256,11 @@ def _project_detail(project: Project) -> ProjectDetail:
 
 @router.post("/v1/projects", scope="admin", summary="Create a project", status_code=201, middlewares=[idempotent])
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
-    private, who = body.allow_private_urls, router.caller.key_id
-    project = app().projects.projects.create(body.name, body.group, allow_private_urls=private, who=who)
+    private, who, projects = body.allow_private_urls, router.caller.key_id, app().projects.projects
+    if made := made_before():
+        project = projects.get(made["project_id"], consistent=True)
+    else:
+        project = projects.create(body.name, body.group, allow_private_urls=private, who=who)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 

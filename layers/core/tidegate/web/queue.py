@@ -10,6 +10,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import AfterValidator, Field, RootModel, ValidationError, model_validator
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.common.ids import iso
 from tidegate.compensation.freeze import FreezeState
 from tidegate.compensation.poll import PollState
@@ -457,6 +458,8 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
     from tidegate.ingest.submit import submit
 
     caller = router.caller
+    if made := made_before():
+        return answer(show_request(made["request_id"]), 202)
     request = submit(
         app().ingest,
         caller.project_id,

@@ -9,6 +9,7 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import ConfigDict, create_model
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.batches.model import SOURCE_FIELDS, NewBatch
 from tidegate.batches.schedules import BatchSchedule
 from tidegate.errors import Invalid
@@ -214,8 +215,11 @@ def create_export_of_several(body: MultipleScheduleBody) -> Response[ExportSched
 
 def _created(body: ExportScheduleBody | MultipleScheduleBody) -> Response[ExportScheduleAnswer]:
     caller, order = router.caller, _ordered(body, exact_source_data())
-    project_id = caller.acting_for(body.project_id)
-    made = app().exports.schedules.create(project_id, body.schedule, order, caller.key_id, timezone=body.timezone)
+    project_id, schedules = caller.acting_for(body.project_id), app().exports.schedules
+    if earlier := made_before():
+        made = schedules.get(project_id, earlier["schedule_id"])
+    else:
+        made = schedules.create(project_id, body.schedule, order, caller.key_id, timezone=body.timezone)
     return answer(ExportScheduleAnswer(**view_of(made)), 201)
 
 
@@ -223,6 +227,8 @@ def _created(body: ExportScheduleBody | MultipleScheduleBody) -> Response[Export
 def create_batch(body: BatchScheduleBody) -> Response[BatchScheduleDetail]:
     caller, batch = router.caller, new_batch(body.batch)
     schedules = app().batches.schedules
+    if earlier := made_before():
+        return answer(show_batch(earlier["schedule_id"]), 201)
     made = schedules.create(caller.project_id, body.schedule, batch, caller.key_id, timezone=body.timezone)
     return answer(_batch_detail(made, batch), 201)
 

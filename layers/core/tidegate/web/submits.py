@@ -12,6 +12,7 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import AfterValidator, Field, model_validator
 
 from tidegate.app import app
+from tidegate.aws.table import made_before
 from tidegate.common.ids import iso
 from tidegate.distribution import submit
 from tidegate.distribution.model import Remarks, Target, TransferSpec, Wave
@@ -172,7 +173,8 @@ def build_router() -> Router:
 def _require_free_path(caller: Caller, spec: TransferSpec, targets: Sequence[Target]) -> None:
     """PathTaken (409) if a release has the path on one of the hosts. Containers have paths of their own."""
     hosts = [target.agent_id for target in targets if not target.container_id]
-    if hosts and not spec.force:
+    # A repeat goes on with what was accepted.
+    if hosts and not spec.force and not made_before():
         from tidegate.releases.rollout import require_free_path
 
         path = f"{spec.target_file_dir.rstrip('/')}/{spec.file_name}"
