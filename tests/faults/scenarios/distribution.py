@@ -91,13 +91,14 @@ def run(world: World) -> None:
     listed = world.ask("GET", "/v1/jobs", key=project.key).json()["items"]
     assert jobs <= {job["job_id"] for job in listed}
     targets = {(one["job_id"], one["target_agent_id"]) for one in seen}
-    # A submit whose answer was lost was repeated: its first Task may have another target.
-    unknown = sum(job["counts"]["total"] for job in listed) - len(targets)
-    assert 0 <= unknown <= world.repeated, (unknown, targets)
+    # A submit whose answer was lost was repeated, with its Idempotency-Key: all Tasks and targets are known.
+    assert sum(job["counts"]["total"] for job in listed) == len(targets), (listed, targets)
+    every = world.ask("GET", "/v1/downloads?limit=100", key=project.key).json()["items"]
+    assert sorted(one["task_id"].rsplit(":", 1)[-1] for one in every) == sorted(tasks), every
     # Each agent got one transfer for each of its Jobs: nothing was dispatched twice.
     for agent, transfers in agents.got.items():
         known = len({job for job, target in targets if target == agent})
-        assert known <= len(transfers) <= known + world.repeated, agents.got
+        assert len(transfers) == known, agents.got
     world.settle(lambda: jobs <= world.notified())
 
 

@@ -45,14 +45,14 @@ def run(world: World, total: int = TOTAL) -> None:
         world.settle(lambda: world.shown(f"/v1/task?task_id={task}", project)["status"] in OVER)
         ended = world.shown(f"/v1/task?task_id={task}", project)
         assert ended["status"] == "completed", ended
-        # One id for this task. A caller that sent its request twice has another task with another id.
         world.settle(lambda: task in world.notified() and bool(callbacks))
         world.settle(world.idle_channels)
-    assert 1 <= len(callbacks) <= 1 + world.repeated, callbacks
+    # One task, although a caller without an answer sent its request again.
+    assert len(callbacks) == 1, callbacks
     world.next_day()
     # One file per task: the files and staged pages of dead attempts were removed.
     files = world.objects()
-    assert len({key.rsplit("/", 1)[0] for key in files}) == len(files) <= 1 + world.repeated, files
+    assert len({key.rsplit("/", 1)[0] for key in files}) == len(files) == 1, files
     assert any(task in key for key in files), files
     for key in files:
         rows = list(csv.DictReader(io.StringIO(world.read(key).decode())))

@@ -38,6 +38,7 @@ def run(world: World) -> None:
     ended = world.shown(f"/v1/requests/{request}", project)
     assert ended["status"] == "completed", ended
     file = world.shown(f"/v1/files/{made.json()['file_id']}", project)
+    assert [one["file_id"] for one in world.shown("/v1/files", project)["items"]] == [file["file_id"]]
     assert (file["state"], file["signature"]) == ("ready", SHA), file
     world.settle(lambda: request in world.notified())
     world.settle(lambda: world.idle_channels())
