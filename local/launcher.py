@@ -168,11 +168,9 @@ def processes_per_core() -> float:
     return max(1.0, (wanting - 1) / (os.cpu_count() or 1))
 
 
-# Functions that answer callers. They get at least a minute, because callers wait that long, and at most four: one
-# that was killed holds the caller's Idempotency-Key until it would have been ended.
+# Functions that answer callers. They get at least a minute, because callers wait that long.
 ANSWERING = re.compile(r"-(?:Api|Submit)Function-")
 ANSWERING_SECONDS = 60
-LONGEST_ANSWER_SECONDS = 240
 
 
 class PatientConfig(dict[str, Any]):
@@ -180,21 +178,14 @@ class PatientConfig(dict[str, Any]):
 
     On AWS a function has a processor of its own. Here a hundred may share two: a function that is killed at its
     time-out would begin again with all its imports, and one that is called often would never finish.
-
-    A function that answers callers holds their Idempotency-Key for as long as it may run, and reads that time when
-    its process starts. The emulator must use the same time to end it: two processes side by side have made two
-    records."""
-
-    load_at_start = 1.0
+    """
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
         if key != "Timeout" or not value:
             return value
-        if ANSWERING.search(str(super().get("FunctionName"))):
-            seconds = max(ANSWERING_SECONDS, math.ceil(value * self.load_at_start))
-            return max(value, min(seconds, LONGEST_ANSWER_SECONDS))
-        return math.ceil(value * processes_per_core())
+        least = ANSWERING_SECONDS if ANSWERING.search(str(super().get("FunctionName"))) else 0
+        return max(least, math.ceil(value * processes_per_core()))
 
 
 def patient(init: Callable[..., None]) -> Callable[..., None]:
@@ -205,16 +196,6 @@ def patient(init: Callable[..., None]) -> Callable[..., None]:
         worker.config = PatientConfig(worker.config)
 
     return made
-
-
-def started(spawn: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the start of MiniStack's worker: its configuration remembers the machine's load at this moment."""
-
-    def begun(worker: Any, *args: Any, **kwargs: Any) -> None:
-        worker.config.load_at_start = processes_per_core()
-        spawn(worker, *args, **kwargs)
-
-    return begun
 
 
 class Idle(Exception):
@@ -287,8 +268,6 @@ def change_workers(worker: Any, layers: SharedLayers, runtime: Any, starts: int)
 
     `starts`: how many may start at the same time."""
     worker.__init__ = patient(worker.__init__)
-    worker._spawn = started(worker._spawn)
-    # Last: it runs first, and replaces the configuration that is measured then.
     layers.install(worker)
     worker._spawn = in_turn(worker._spawn, idle_one(runtime), threading.Semaphore(starts))
     worker.invoke = alone(worker.invoke, runtime.release_worker)

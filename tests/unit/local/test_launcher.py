@@ -172,9 +172,7 @@ def test_process_that_dies_while_starting_ends_no_other(monkeypatch: pytest.Monk
     assert [process.in_use for process in processes] == [True, False]
 
 
-def test_process_with_layers_is_ended_by_the_load_it_began_with(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_process_with_layers_gets_more_time_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: list[int] = []
 
     class Process:
@@ -188,11 +186,11 @@ def test_process_with_layers_is_ended_by_the_load_it_began_with(
             """Answers nothing."""
 
     launcher.change_workers(Process, SharedLayers(tmp_path, lambda layer: zipped(core="x = 1")), lambda_runtime, 2)
-    monkeypatch.setattr(launcher, "crowd", lambda: 3.0)
+    monkeypatch.setattr(launcher, "processes_per_core", lambda: 3.0)
     process = Process(CONFIG | {"Layers": ["core"]})
 
     process._spawn()
-    monkeypatch.setattr(launcher, "crowd", lambda: 1.0)
+    monkeypatch.setattr(launcher, "processes_per_core", lambda: 1.0)
     process._spawn()
 
     assert found == [87, 60]
