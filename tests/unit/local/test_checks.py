@@ -43,7 +43,7 @@ def test_clock_of_deadlines_is_real_time_on_an_idle_machine(monkeypatch: pytest.
 
 
 def test_clock_of_deadlines_ignores_a_clock_that_a_test_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "crowd", lambda: 1.0)
+    monkeypatch.setattr(patience, "processes_per_core", lambda: 1.0)
     clock, real = patience._IdleClock(), time.monotonic
     began = clock()
     monkeypatch.setattr(time, "monotonic", lambda: real() + 10_000)
