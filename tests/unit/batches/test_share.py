@@ -3,10 +3,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidegate.batches.model import FINISHED, Batch, BatchProgress, Share, Verdict, WindowState, combined
+from tidegate.batches.model import (
+    FINISHED,
+    Batch,
+    BatchProgress,
+    Share,
+    Verdict,
+    WindowState,
+    choose_channel,
+    combined,
+)
 
 COUNTS = st.integers(0, 300)
 
@@ -27,6 +36,20 @@ def test_single_runner_has_positions_equal_to_indexes() -> None:
     assert [(alone.index(at), alone.below(at)) for at in (0, 999, 1000, 12345)] == [
         (at, at) for at in (0, 999, 1000, 12345)
     ]
+
+
+LOADS = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1)
+
+
+@given(loads=LOADS)
+@example(loads={"a": (1, 1), "b": (4, 5)})
+def test_batch_gets_no_full_channel_while_another_has_room(loads: dict[str, tuple[int, int]]) -> None:
+    """Channels may have different capacities: a small one that is full has a lower load than a large one with room."""
+    chosen = choose_channel(loads)
+    with_room = {name for name, (load, capacity) in loads.items() if load < capacity}
+    assert chosen in (with_room or loads)
+    # Of the same load, the first by its name: two processes choose the same one.
+    assert all((loads[chosen][0], chosen) <= (loads[name][0], name) for name in with_room or loads)
 
 
 @pytest.mark.parametrize(

@@ -671,16 +671,10 @@ def in_order(lines: Sequence[BatchLogLine]) -> list[BatchLogLine]:
     return [replace(line, log_id=log_id) for line, log_id in zip(lines, ids, strict=True)]
 
 
-def fair_share(cap: int, batches: int, runners: int) -> int:
-    """Returns how many batches one of several channels takes: an even share, at most its capacity."""
-    return min(cap, math.ceil(batches / runners)) if runners else 0
-
-
 def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
-    """Returns a channel below its fair share, else the least loaded one. `loads`: (load, capacity) of each."""
-    batches = 1 + sum(load for load, _ in loads.values())
-    below = [name for name, (load, cap) in loads.items() if load < fair_share(cap, batches, len(loads))]
-    return min(below or loads, key=lambda name: (loads[name][0], name))
+    """Returns the least loaded channel that has room, else the least loaded one. `loads`: (load, capacity) of each."""
+    with_room = [name for name, (load, capacity) in loads.items() if load < capacity]
+    return min(with_room or loads, key=lambda name: (loads[name][0], name))
 
 
 @dataclass(frozen=True, slots=True)
