@@ -131,8 +131,8 @@ walk: $(STAMP)  ## how many files one download, export, ingest and batch run thr
 house: $(STAMP)  ## modules, lines, corridors and words with two meanings; V=-v lists them
 	@$(BIN)/python -m tests.house house $(V)
 
-mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice; SAMPLE=60 SEED=7: random ones
-	@$(BIN)/python -m tests.mutants$(if $(SAMPLE),.sample $(SAMPLE) --seed $(or $(SEED),1))
+mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice; SAMPLE=60 SEED=7: random ones; ONLY=path NEAR=1
+	@$(BIN)/python -m tests.mutants$(if $(SAMPLE),.sample $(SAMPLE) --seed $(or $(SEED),1) $(ONLY:%=--only %) $(if $(NEAR),--near))
 
 soak: $(STAMP)  ## everything at once under faults, held against a ledger outside; MINUTES=10 SEED=1
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)

@@ -11,9 +11,9 @@ import difflib
 import itertools
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,11 +62,14 @@ class Drawn:
     span: Span
     old: str
     new: str
+    # Of those in the function that have the same texts.
+    nth: int = 1
 
     @property
     def name(self) -> str:
-        """The same after edits elsewhere in the file, unless the function has the same text twice."""
-        return f"{self.kind} {self.file}::{self.function} {_short(self.old)} -> {_short(self.new)}"
+        """The same after edits elsewhere in the file."""
+        which = f" #{self.nth}" if self.nth > 1 else ""
+        return f"{self.kind} {self.file}::{self.function} {_short(self.old)} -> {_short(self.new)}{which}"
 
     def applied(self, source: str) -> str:
         return source[: self.span[0]] + self.new + source[self.span[1] :]
@@ -116,6 +119,7 @@ def _of_file(path: Path, name: str) -> Iterator[Drawn]:
     source = path.read_text()
     text = _Text(source)
     seen: set[tuple[Span, str]] = set()
+    named: Counter[str] = Counter()
     for function, node in _functions(ast.parse(source)):
         for kind, maker in _KINDS.items():
             for at, span, new in maker(node, text):
@@ -123,7 +127,8 @@ def _of_file(path: Path, name: str) -> Iterator[Drawn]:
                 made = Drawn(kind, name, function, at, span, old, new)
                 if new != old and (span, new) not in seen:
                     seen.add((span, new))
-                    yield made
+                    named[made.name] += 1
+                    yield replace(made, nth=named[made.name])
 
 
 def _compiles(source: str) -> bool:

@@ -1,16 +1,17 @@
 """`make mutants SAMPLE=60 SEED=7`: random mutants, the share of them that the tests notice, and those they do not.
 
     python -m tests.mutants.sample 60 --seed 7     # draws, tries and prints; continues where it stopped
-    python -m tests.mutants.sample record          # which tests run which lines; needed once, and after many changes
-    python -m tests.mutants.sample record tests/unit/queue …
-    python -m tests.mutants.sample 30 --seed 7 --only layers/core/tidegate/queue     # if no more was recorded
+    python -m tests.mutants.sample 20 --seed 7 --only layers/core/tidegate/queue
+    python -m tests.mutants.sample 20 --seed 7 --only layers/core/tidegate/queue --near    # its own tests: an hour
+    python -m tests.mutants.sample record          # which tests run which lines, for all suites: half an hour or more
 
 Mutants are drawn in equal numbers of each kind (draw.py). Each runs against the tests that run its lines, those of the
 same capability first, then those that run most of its file, then the shortest ones; the first failure kills it if that
-test passes without the bug. A read that is no longer consistent is first held against the list of reads. A test that
-takes far longer than it did when it was recorded fails. A line that no test runs is a survivor; one whose tests were
-too many or too long is told with how many were left out. equivalent.toml lists those that change nothing that a caller
-could notice, each with the reason; they are not counted.
+test passes without the bug. First only the tests named after the capabilities of the mutants are recorded and run; the
+other suites are recorded when a mutant survives these. A read that is no longer consistent is first held against the
+list of reads. A test that takes far longer than it did when it was recorded fails. A line that no test runs is a
+survivor; one whose tests were too many or too long is told with how many were left out. equivalent.toml lists those
+that change nothing that a caller could notice, each with the reason; they are not counted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -29,19 +31,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.mutants.coverage import PLACE, SUITES, Recorded, record
+from tests.mutants.coverage import PLACE, PROCESSES, SUITES, Recorded, files_of_tests, keep_stopped, record
 from tests.mutants.draw import Drawn, draw
 from tests.mutants.tree import ROOT, copy_tree
 from tests.mutants.trial import Outcome, import_libraries, run_tests
 
 EQUIVALENT = ROOT / "tests" / "mutants" / "equivalent.toml"
-# Most tests wait for something, so more processes than cores.
-_PROCESSES = 3
 # The tests of a mutant that no test has noticed yet: at most so many, and for so many recorded seconds.
 _MOST_TESTS, _MOST_SECONDS = 700, 300.0
 # They look at the product's source, so no line of it is recorded for them.
 _OF_SOURCE = {"consistent": "tests/unit/aws/test_reads.py::test_every_read_is_as_it_was_reviewed"}
-_FEW = 40
+# How many tests run at once: to import what the first ones need is less work than to import all.
+_FIRST, _FEW = 6, 40
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
@@ -52,18 +53,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`killer` is the test that failed; if there is none, `why` has the reason."""
+    """`killer` is the test that failed; if there is none, `why` has the reason.
+
+    `near`: only the tests of the mutant's own capability were tried.
+    """
 
     name: str
     killer: str
     why: str
     seconds: float
+    near: bool = False
 
 
-def order(mutant: Drawn, recorded: Recorded) -> tuple[list[str], int]:
-    """The tests that run the mutant's lines, the most promising first; and how many exceed the limits."""
+def near_files(mutant: Drawn) -> list[str]:
+    """The files of tests that are named after the mutant's capability, or stand in a folder that is."""
+    capability = Path(mutant.file).parts[3]
+
+    def is_near(test: str) -> bool:
+        words = re.split(r"[/_.]", test)
+        return any(word == capability or (len(word) > 3 and capability.startswith(word)) for word in words)
+
+    return [file for file in files_of_tests(SUITES) if is_near(file)]
+
+
+def order(mutant: Drawn, recorded: Recorded, passed: frozenset[str] = frozenset()) -> tuple[list[str], int]:
+    """The tests that run the mutant's lines, the most promising first; and how many exceed the limits.
+
+    `passed`: files of tests that did not notice it.
+    """
     extent = mutant.old.count("\n")
     found = recorded.tests(mutant.file, mutant.line, mutant.line + extent)
+    found = [test for test in found if test.partition("::")[0] not in passed]
     words = {word for word in (*Path(mutant.file).parts[2:-1], Path(mutant.file).stem) if word != "tidegate"}
     near = recorded.lines(mutant.file)
     most = max((near[test] for test in found), default=1)
@@ -83,20 +103,24 @@ def order(mutant: Drawn, recorded: Recorded) -> tuple[list[str], int]:
     return chosen, len(found) - len(chosen)
 
 
-def judge(mutant: Drawn, tree: Path, recorded: Recorded) -> tuple[str, str]:
-    """(the test that kills the mutant, why there is none)."""
-    chosen, left_out = order(mutant, recorded)
+def judge(
+    mutant: Drawn, tree: Path, recorded: Recorded, passing: set[str], passed: frozenset[str] = frozenset()
+) -> tuple[str, str]:
+    """(the test that kills the mutant, why there is none). `passed`: files of tests that did not notice it.
+
+    `passing`: tests that passed in this tree without a bug; it grows."""
+    chosen, left_out = order(mutant, recorded, passed)
     of_source = _OF_SOURCE.get(mutant.kind)
     tests = [test for test in (of_source, *chosen) if test and (tree / test.partition("::")[0]).exists()]
     if not tests:
-        return "", "no test runs this line"
+        return "", "no other one runs this line" if passed else "no test runs this line"
 
     def seconds(test: str) -> float:
         return 60 + 20 * recorded.seconds.get(test, 10.0)
 
     change = mutant.file, mutant.applied((tree / mutant.file).read_text())
     unreliable: set[str] = set()
-    for some in (tests[:_FEW], tests[_FEW:]):
+    for some in (tests[:_FIRST], tests[_FIRST:_FEW], tests[_FEW:]):
         left = [test for test in some if test not in unreliable]
         while left:
             found = run_tests(left, tree, change, seconds)
@@ -105,7 +129,8 @@ def judge(mutant: Drawn, tree: Path, recorded: Recorded) -> tuple[str, str]:
                 return (left[0], "") if not run_tests(left[:1], tree, None, seconds).trouble else ("", found.trouble)
             if not found.failed:
                 break
-            if run_tests([found.failed], tree, None, seconds) == Outcome():
+            if found.failed in passing or run_tests([found.failed], tree, None, seconds) == Outcome():
+                passing.add(found.failed)
                 return found.failed, ""
             unreliable.add(found.failed)
             left = left[left.index(found.failed) + 1 :] if found.failed in left else []
@@ -146,32 +171,43 @@ class Verdicts:
             file.write(json.dumps(asdict(verdict)) + "\n")
 
 
-def _work(mutants: Sequence[Drawn], number: int, tasks: Tasks, done: Done) -> None:
+def _work(mutants: Sequence[Drawn], passed: Sequence[frozenset[str]], number: int, tasks: Tasks, done: Done) -> None:
     recorded = Recorded()
     with tempfile.TemporaryDirectory(prefix=f"mutants-{number}-") as place:
         tree = copy_tree(Path(place))
+        passing: set[str] = set()
         while (at := tasks.get()) is not None:
             began = time.monotonic()
-            killer, why = judge(mutants[at], tree, recorded)
+            killer, why = judge(mutants[at], tree, recorded, passing, passed[at])
             done.put((at, killer, why, time.monotonic() - began))
 
 
-def try_all(mutants: Sequence[Drawn], verdicts: Verdicts, processes: int) -> None:
-    """Tries the mutants in several processes, each with a copy of the tree."""
+def try_all(mutants: Sequence[Drawn], verdicts: Verdicts, processes: int, near: bool) -> None:
+    """Tries the mutants in several processes, each with a copy of the tree.
+
+    `near`: only the tests of its own capability are recorded; otherwise a survivor of these is tried with the others.
+    """
+    if not mutants:
+        return
     import_libraries()
+    survived = {name for name, verdict in verdicts.by_name.items() if verdict.near and not verdict.killer}
+    passed = [frozenset(near_files(each) if each.name in survived and not near else ()) for each in mutants]
+    processes = min(processes, len(mutants))
     tasks: Tasks = multiprocessing.Queue()
     done: Done = multiprocessing.Queue()
     for at in (*range(len(mutants)), *[None] * processes):
         tasks.put(at)
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=_work, args=(mutants, n, tasks, done)) for n in range(processes)]
+    workers = [context.Process(target=_work, args=(mutants, passed, n, tasks, done)) for n in range(processes)]
     for worker in workers:
         worker.start()
     try:
         for count in range(len(mutants)):
             at, killer, why, seconds = done.get()
             mutant = mutants[at]
-            verdicts.add(Verdict(mutant.name, killer, why, round(seconds, 1)))
+            if passed[at] and not killer:
+                why = f"{verdicts.by_name[mutant.name].why} of its own, {why}"
+            verdicts.add(Verdict(mutant.name, killer, why, round(seconds, 1), near))
             said = f"{count + 1:>3} {seconds:5.0f} s  {mutant.kind:<12} {mutant.file}:{mutant.line}  {killer or why}"
             print(said, flush=True)
     finally:
@@ -188,44 +224,59 @@ def report(mutants: Sequence[Drawn], verdicts: Verdicts, seed: int) -> str:
     lines = []
     for one in counted:
         if one not in killed:
-            lines += [f"\n{one.file}:{one.line} {one.kind}: {verdicts.by_name[one.name].why}", one.diff()]
+            seen = verdicts.by_name[one.name]
+            others = ", the other suites were not tried" if seen.near else ""
+            lines += [f"\n{one.file}:{one.line} {one.kind}: {seen.why}{others}", one.diff()]
             lines += [f"  name = {json.dumps(one.name)}"]
     share = 100 * len(killed) / max(1, len(counted))
+    left = sum(one.name not in reasons and one.name not in verdicts.by_name for one in mutants)
     lines += [
         f"\nseed {seed}: {len(killed)} of {len(counted)} killed, {share:.0f} % "
         f"(95 % interval {100 * low:.0f} to {100 * high:.0f}); "
         f"{sum(one.name in reasons for one in mutants)} more are equivalent"
+        + (f"; {left} are not tried yet" if left else "")
     ]
     return "\n".join(lines)
 
 
+def try_drawn(mutants: Sequence[Drawn], verdicts: Verdicts, processes: int, near: bool, again: bool) -> None:
+    """Tries those that were not tried yet; `again`: also those that survived."""
+    os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "CRITICAL")
+    # A run that was stopped while it recorded left what it had.
+    keep_stopped()
+    mutants = [one for one in mutants if one.name not in equivalent()]
+    seen = verdicts.by_name
+    left = [one for one in mutants if one.name not in seen or (again and not seen[one.name].killer)]
+    # Without tests of its own, a capability is held against the others' at once.
+    own = {one.name: near_files(one) for one in left}
+    if files := sorted({file for files in own.values() for file in files}):
+        record(files, processes=processes)
+    try_all([one for one in left if own[one.name]], verdicts, processes, near=True)
+    if near:
+        return
+    left = [one for one in mutants if one.name not in seen or (seen[one.name].near and not seen[one.name].killer)]
+    if left:
+        record(SUITES, processes=processes)
+        try_all(left, verdicts, processes, near=False)
+
+
 def main(given: list[str]) -> int:
     if given[:1] == ["record"]:
-        for folder in given[1:] or SUITES:
-            record(folder)
+        record(given[1:] or SUITES)
         return 0
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.sample")
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="in files whose path begins so; more than once")
-    parser.add_argument("--processes", type=int, default=_PROCESSES)
+    parser.add_argument("--processes", type=int, default=PROCESSES)
+    parser.add_argument("--near", action="store_true", help="only tests of the mutants' own capabilities")
     parser.add_argument("--survivors", action="store_true", help="try those again that survived")
     parser.add_argument("--show", action="store_true", help="print what is known and try nothing")
     arguments = parser.parse_args(given)
     mutants = draw(arguments.count, arguments.seed, only=arguments.only)
     verdicts = Verdicts(PLACE / f"seed-{arguments.seed}.jsonl")
     if not arguments.show:
-        if not any(PLACE.glob("*/seconds.json")):
-            main(["record"])
-        reasons = equivalent()
-        left = [
-            one
-            for one in mutants
-            if one.name not in reasons
-            and ((seen := verdicts.by_name.get(one.name)) is None or (arguments.survivors and not seen.killer))
-        ]
-        os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "CRITICAL")
-        try_all(left, verdicts, min(arguments.processes, max(1, len(left))))
+        try_drawn(mutants, verdicts, arguments.processes, arguments.near, arguments.survivors)
     print(report(mutants, verdicts, arguments.seed))
     counted = [one for one in mutants if one.name not in equivalent()]
     killed = sum(bool((seen := verdicts.by_name.get(one.name)) and seen.killer) for one in counted)

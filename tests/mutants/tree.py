@@ -42,7 +42,7 @@ def missing_tests(mutant: Mutant, root: Path = ROOT) -> list[str]:
 
 
 def copy_tree(target: Path) -> Path:
-    """Copies the tracked and new files of this tree, and compiles the product."""
+    """Copies the tracked and new files of this tree, and compiles them."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
     ).stdout.split(b"\0")
@@ -51,7 +51,7 @@ def copy_tree(target: Path) -> Path:
         if source.is_file():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
-    for folder in ("layers", "functions"):
+    for folder in ("layers", "functions", "local", "tests/support"):
         compileall.compile_dir(target / folder, quiet=2)
     return target
 

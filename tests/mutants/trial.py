@@ -86,6 +86,8 @@ def run_tests(
         child = os.fork()
         if child == 0:
             os.close(read)
+            # Bytecode that was compiled with the bug must not be used after it is removed.
+            sys.dont_write_bytecode = change is not None
             _run_and_exit(tests, tree, write, seconds)
         os.close(write)
         with os.fdopen(read) as result:
@@ -125,9 +127,8 @@ def _move_to(tree: Path) -> None:
         del sys.modules[name]
     importlib.invalidate_caches()
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[: len(PACKAGES)])
-    # Bytecode that was compiled with the bug must not be used after it is removed.
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    sys.dont_write_bytecode = True
+    if sys.dont_write_bytecode:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)

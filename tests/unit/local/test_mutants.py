@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from coverage import CoverageData
 
 from tests.mutants import __main__ as command
-from tests.mutants import sample
+from tests.mutants import coverage, sample
 from tests.mutants.catalog import MUTANTS, Mutant
 from tests.mutants.coverage import Recorded
-from tests.mutants.draw import candidates, draw
+from tests.mutants.draw import Drawn, candidates, draw
 from tests.mutants.table import Row, Table, state_of
 from tests.mutants.tree import DoesNotApply, changed, fault, missing_tests
 from tests.mutants.trial import Outcome
@@ -134,6 +136,12 @@ def test_killed_mutant_is_tried_again_when_it_or_its_file_changed(tmp_path: Path
 # --- random mutants
 
 
+@pytest.fixture(scope="module")
+def every() -> list[Drawn]:
+    """All that can be drawn: to find them takes some seconds."""
+    return list(candidates())
+
+
 def test_same_seed_draws_the_same_mutants_of_every_kind() -> None:
     drawn = draw(20, seed=3)
 
@@ -144,11 +152,18 @@ def test_same_seed_draws_the_same_mutants_of_every_kind() -> None:
     assert {Path(one.file).parent.name for one in queue} == {"queue"}
 
 
-def test_drawn_conditions_are_well_formed() -> None:
+def test_every_mutant_has_a_name_of_its_own(every: list[Drawn]) -> None:
+    """Verdicts are kept by name: of two with one name, one would never be tried."""
+    names = [one.name for one in every]
+
+    assert len(set(names)) == len(names)
+
+
+def test_drawn_conditions_are_well_formed(every: list[Drawn]) -> None:
     """One that DynamoDB refuses as malformed is noticed by any test, and says nothing about the suite."""
     malformed = re.compile(r"\(\s*(?:AND|OR)\b|\b(?:AND|OR)\s*(?:\)|AND\b|OR\b)")
 
-    assert [one.name for one in candidates() if one.kind == "condition" and malformed.search(one.new)] == []
+    assert [one.name for one in every if one.kind == "condition" and malformed.search(one.new)] == []
 
 
 @pytest.mark.parametrize(
@@ -158,8 +173,8 @@ def test_interval_of_a_share_is_wilsons(killed: int, trials: int, low: float, hi
     assert sample.wilson(killed, trials) == pytest.approx((low, high), abs=0.001)
 
 
-def test_equivalent_mutants_have_a_reason_and_still_exist() -> None:
-    known = {one.name for one in candidates()}
+def test_equivalent_mutants_have_a_reason_and_still_exist(every: list[Drawn]) -> None:
+    known = {one.name for one in every}
 
     assert {name for name, reason in sample.equivalent().items() if name not in known or len(reason) < 20} == set()
 
@@ -180,3 +195,79 @@ def test_tests_of_an_edited_file_are_found_by_its_recorded_text(tmp_path: Path) 
 
     assert recorded.tests(file, 10, 10) == ["tests/test_ids.py::test_one"]
     assert recorded.tests(file, 11, 11) == []
+
+
+def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = "tests/unit/common/test_schedules.py", "tests/unit/common/test_sha256.py"
+    runs: list[tuple[list[str], list[str]]] = []
+    ends = iter([(["::first"], pytest.ExitCode.INTERRUPTED), (["::second"], pytest.ExitCode.OK)])
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        place = Path(env["MUTANTS_DATA"])
+        known = json.loads((place / "known.json").read_text())
+        runs.append(([part for part in command if part.endswith(".py")], known))
+        tests, code = next(ends)
+        (place / "seconds.1").write_text("".join(f'["{one}{test}", 0.5]\n' for test in tests))
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for _ in range(3):
+        coverage.record([one, two], tmp_path)
+
+    # The third one finds nothing left.
+    assert runs == [([one, two], []), ([one, two], [f"{one}::first"])]
+    assert set(Recorded(tmp_path).seconds) == {f"{one}::first", f"{one}::second"}
+    edited = Recorded(tmp_path).tests_of({one: "another text"})
+    assert edited == []
+
+
+def test_run_that_was_killed_keeps_what_it_recorded(tmp_path: Path) -> None:
+    run = tmp_path / "run-1"
+    run.mkdir()
+    (run / "seconds.1").write_text('["tests/test_ids.py::test_one", 0.5]\n')
+    (run / "lines.broken").write_bytes(b"half a data base")
+
+    coverage.keep_stopped(tmp_path)
+
+    assert Recorded(tmp_path).seconds == {"tests/test_ids.py::test_one": 0.5}
+    assert [path.name for path in tmp_path.iterdir()] == ["chunk-1"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "near", "far"),
+    [
+        ("layers/core/tidegate/batches/", "tests/workflow/test_batch_machine.py", "tests/integration/queue"),
+        ("layers/core/tidegate/queue/", "tests/integration/queue/test_admission.py", "tests/unit/swarm"),
+        ("layers/client/tidegate_client/agent/", "tests/unit/client/agent/test_agent.py", "tests/unit/batches"),
+    ],
+)
+def test_tests_of_a_capability_are_recorded_first(folder: str, near: str, far: str) -> None:
+    found = sample.near_files(draw(1, seed=1, only=[folder])[0])
+
+    assert near in found
+    assert not [test for test in found if test.startswith(far)]
+
+
+def test_survivor_of_its_own_tests_is_tried_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutants = draw(2, seed=1, only=["layers/core/tidegate/queue/"])
+    verdicts = sample.Verdicts(tmp_path / "seed-1.jsonl")
+    recorded: list[object] = []
+    tried: list[tuple[list[str], bool]] = []
+
+    def try_all(some: list[Drawn], found: sample.Verdicts, processes: int, near: bool) -> None:
+        tried.append(([one.name for one in some], near))
+        for one in some:
+            killer = "" if one is mutants[0] else "tests/test_queue.py::test_one"
+            found.add(sample.Verdict(one.name, killer, "", 1.0, near))
+
+    monkeypatch.setattr(sample, "record", lambda tests, **_: recorded.append(tests))
+    monkeypatch.setattr(sample, "keep_stopped", lambda: None)
+    monkeypatch.setattr(sample, "try_all", try_all)
+    for near in (True, False, False):
+        sample.try_drawn(mutants, verdicts, 1, near, again=False)
+
+    names = [one.name for one in mutants]
+    assert [each for each in tried if each[0]] == [(names, True), (names[:1], False)]
+    assert recorded == [sorted(sample.near_files(mutants[0])), coverage.SUITES]
+    assert "1 of 2 killed" in sample.report(mutants, verdicts, 1)
+    assert "2 are not tried yet" in sample.report(mutants, sample.Verdicts(tmp_path / "none"), 1)
