@@ -23,8 +23,9 @@ from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
 from tests.support.patience import Background, until
 from tidegate.batches import SliceTiming
-from tidegate.batches.items import ItemResults
-from tidegate.batches.model import ASYNC, FINISHED, SKIP, STOPPED, Batch, Carried, OpenItem
+from tidegate.batches.items import DataItems, ItemResults
+from tidegate.batches.model import ASYNC, FINISHED, SKIP, STOPPED, Batch, Carried, Decision, OpenItem
+from tidegate.batches.run_state import NO_RESULT
 from tidegate.batches.slice import BUSY
 from tidegate.errors import WrongState
 
@@ -194,6 +195,48 @@ def test_refused_result_says_why(cloud: MotoCloud) -> None:
         running.join(10)
         outcomes = made.lab.outcomes.by_index()
         assert (outcomes[0], outcomes[1]) == (("recovered", 2), ("failed", 2))
+
+
+# What has happened to an item, and the attempts of which a result is taken then. None: it does not name its attempt.
+CALLED = Decision(0, 2, 2)
+TAKEN: dict[str, tuple[list[Decision | dict[str, Any]], set[int | None]]] = {
+    "called": ([], {None, 1}),
+    "answered": ([OK], set()),
+    "timed out": ([Decision(0, 1, 1, NO_RESULT)], set()),
+    "failed and called again": ([ERROR, CALLED], {None, 2}),
+    "timed out and called again": ([Decision(0, 1, 1, NO_RESULT), CALLED], {None, 2}),
+    "called again and answered": ([ERROR, CALLED, OK], set()),
+    "called again and timed out": ([ERROR, CALLED, Decision(0, 2, 2, NO_RESULT)], set()),
+}
+
+
+@pytest.mark.parametrize("attempt", [None, 1, 2, 3])
+@pytest.mark.parametrize("happened", TAKEN)
+def test_result_is_taken_for_the_open_attempt_only(cloud: MotoCloud, happened: str, attempt: int | None) -> None:
+    lab, items, now = Lab(cloud.app.table, ""), DataItems(lambda: None), time.time()
+    batch = lab.batch(1, rate=1, ack=ASYNC)
+    acquired = lab.batches.acquire(batch, now, 60)
+    assert acquired
+    results = ItemResults(lab.table)
+    results.reach(batch, 0, 1)
+    for event in TAKEN[happened][0]:
+        if isinstance(event, dict):
+            results.add(batch, 0, 0, event, None, now)
+        elif event.answer:
+            assert results.decide(batch, 0, acquired[0], [event], items, now) == [(event, None)]
+        else:
+            assert results.open(batch, 0, acquired[0], [event], items, now) == [event]
+
+    # Another one than was given before: the same would be a repetition.
+    answer = {"result": "abandon", "msg": "sold out"}
+    if attempt in TAKEN[happened][1]:
+        results.add(batch, 0, 0, answer, attempt, now)
+        ((_, parsed),) = results.read(batch, items, 0, None)
+        assert parsed
+        assert parsed.answer.result == "abandon"
+    else:
+        with pytest.raises(WrongState):
+            results.add(batch, 0, 0, answer, attempt, now)
 
 
 def test_result_for_a_call_of_an_older_version_counts(cloud: MotoCloud) -> None:

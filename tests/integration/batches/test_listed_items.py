@@ -65,6 +65,11 @@ def started(world: BatchWorld, source: dict[str, Any], **more: Any) -> tuple[str
     return request["batch_id"], request["request_id"]
 
 
+def heartbeats(world: BatchWorld, request_id: str) -> dict[str, int]:
+    """When each worker whose heartbeats are waited for sent the last one."""
+    return dict(world.cloud.app.queue.get(world.project.id, request_id).beats)
+
+
 def run(world: BatchWorld, batch_id: str, request_id: str, event: dict[str, Any] | None = None) -> dict[str, Any]:
     """Runs the steps of the machine until the first runner has ended the batch."""
     event = event or {}
@@ -143,6 +148,7 @@ def test_long_listing_goes_on_in_the_next_functions(world: BatchWorld, monkeypat
     for step in range(3):
         answer = world.step(request_id, round=step)
         assert (answer["outcome"], answer["round"], "runner" in answer) == ("continue", step + 1, False)
+        assert heartbeats(world, request_id) == {}, "the next function may begin late"
     tried = world.http("POST", f"/v1/batches/{batch_id}/dry-run", {"items": 1})
     assert (tried.status, "not listed yet" in tried.json()["detail"]) == (409, True)
     shown = run(world, batch_id, request_id)
@@ -272,6 +278,15 @@ def test_batch_that_is_stopped_while_listing_ends_stopped(world: BatchWorld) -> 
     assert world.step(again["request_id"], runner=1)["outcome"] == "ended"
     assert run(world, batch_id, again["request_id"], {"runner": 0})["status"] == "finished"
     assert len(sent(world)) == 2
+
+
+def test_function_that_has_ended_is_not_missed(world: BatchWorld) -> None:
+    """The next one may begin late: until it does, nobody waits for a heartbeat."""
+    put(world, "in/a", "in/b")
+    _, request_id = started(world, {"s3_prefix": f"s3://{BUCKET}/in/"}, runners=2)
+    for event, outcome in (({}, "split"), ({"runner": 1}, "ended")):
+        assert world.step(request_id, **event)["outcome"] == outcome
+        assert heartbeats(world, request_id) == {}, outcome
 
 
 @pytest.mark.parametrize(

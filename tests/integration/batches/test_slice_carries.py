@@ -255,6 +255,32 @@ def test_part_of_outcomes_is_not_rewritten_after_lost_answer(lab: Lab, business:
     assert sorted(lab.outcomes.by_index()) == list(range(30))
 
 
+@pytest.mark.parametrize("write", ["write_part", "write_report", "add_logs", "save"])
+def test_what_could_not_be_stored_is_stored_later(
+    lab: Lab, business: Business, write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outcomes, the report, log lines and progress wait in memory until a write has succeeded."""
+    business.answer = lambda _: {"result": "abandon", "logs": ["sold out"]}
+    batch = lab.batch(30, rate=10, report=True, on_item_failure="skip")
+    holder = lab.outcomes if write.startswith("write") else lab.batches
+    store, failures = getattr(holder, write), [2]
+
+    def fail_first(*args: Any, **named: Any) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise EndpointConnectionError(endpoint_url="http://store")
+        store(*args, **named)
+
+    monkeypatch.setattr(holder, write, fail_first)
+    assert lab.run(batch) == ENDED
+    assert failures == [0]
+    assert lab.outcomes.by_index() == dict.fromkeys(range(30), ("abandoned", 1))
+    assert sorted(outcome.index for _, outcome in lab.outcomes.report_lines) == list(range(30))
+    lines = lab.batches.logs(PROJECT, batch.batch_id, index=None, limit=1000, cursor=None).items
+    assert Counter(line.index for line in lines if line.message == "sold out") == Counter(range(30))
+    assert lab.now(batch)[1].position == 30
+
+
 def test_many_batches_of_one_size_have_names_of_their_own(lab: Lab) -> None:
     """The bench makes several in one table; the names were addresses of freed objects, which repeat."""
     assert len({lab.batch(5, rate=1).batch_id for _ in range(20)}) == 20

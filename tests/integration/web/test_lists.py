@@ -24,11 +24,13 @@ OUTCOMES = [{"index": index, "state": "failed", "attempts": 1, "answer": {"resul
 UNPAGED = ["/v1/credentials", "/v1/stats", "/v1/queue/stats"]
 
 
-def _list_routes() -> set[str]:
+def _list_routes() -> dict[str, set[str]]:
+    """The parameters of each list but those of its pages."""
     api = build_api()
     api.include_all()
     routes = [route for route in [*api._static_routes, *api._dynamic_routes] if route.method == "GET"]
-    return {route.path for route in routes if "cursor" in [field.alias for field in route.dependant.query_params]}
+    parameters = {route.path: {field.alias for field in route.dependant.query_params} for route in routes}
+    return {path: names - {"cursor", "limit"} for path, names in parameters.items() if "cursor" in names}
 
 
 def name_in(body: dict[str, Any], name: str) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def agents(world: World) -> str:
     for name in ("a-1", "a-2"):
         key = world.project.agent_key(name)
         assert world.cloud.http("GET", f"/v1/agents/{name}/transfers", key=key).status == 200
+        assert world.send("PATCH", f"/v1/agents/{name}", {"groups": ["app"]}).status == 200
     return "/v1/agents"
 
 
@@ -133,6 +136,8 @@ def batch_logs(world: World) -> str:
         world.send("POST", f"/v1/batches/{batch_id}/logs", {"items": [{"message": "one"}, {"message": "two"}]}).status
         < 300
     )
+    lines = [{"message": "of an item", "index": 5}, {"message": "of it, too", "index": 5}]
+    assert world.send("POST", f"/v1/batches/{batch_id}/logs", {"items": lines}).status < 300
     return f"/v1/batches/{batch_id}/logs"
 
 
@@ -193,7 +198,8 @@ def subscription_runs(world: World) -> str:
 
 
 def exports(world: World) -> str:
-    world.made("/v1/task", {"source_data": [{"a": 1}]}, "task_id")
+    labels = {"merchant_id": "m", "merchant_type": 1, "operator_id": "o"}
+    world.made("/v1/task", {"source_data": [{"a": 1}], **labels}, "task_id")
     return "/v1/tasks?status=pending"
 
 
@@ -254,8 +260,6 @@ def revisions(world: World) -> str:
 
 def release_hosts(world: World) -> str:
     agents(world)
-    for name in ("a-1", "a-2"):
-        assert world.send("PATCH", f"/v1/agents/{name}", {"groups": ["app"]}).status == 200
     return releases(world) + "/app/hosts"
 
 
@@ -313,6 +317,32 @@ SEEDS: dict[str, Callable[[World], str]] = {
 }
 
 
+# The filters of each list, as written for one of its items: items of the same text are what the filter finds. A filter
+# may lead to another index, where the list goes on by itself.
+FILTERS: dict[str, list[str]] = {
+    "/v1/agents": ["group={groups[0]}", "state={state}"],
+    "/v1/queue": ["channel={channel}", "status={status}"],
+    "/v1/batches": ["status={status}"],
+    "/v1/batches/<batch_id>/items": ["state={state}"],
+    "/v1/batches/<batch_id>/logs": ["index={index}"],
+    "/v1/callbacks": ["state={callback_state}", "task_id={task_id}"],
+    "/v1/tasks": [
+        "status={status}",
+        "name={name}",
+        "merchant_id={merchant_id}",
+        "merchant_type={merchant_type}",
+        "operator_id={operator_id}",
+    ],
+    "/v1/downloads": ["job_id={job_id}", "status={status}"],
+    "/v1/jobs": ["status={status}", "biz_id={biz_id}&app_id={app_id}&file_path={file_path}"],
+    "/v1/jobs/<job>/targets": ["status={status}"],
+    "/v1/files": ["biz_id={biz_id}", "app_id={app_id}", "biz_id={biz_id}&app_id={app_id}&file_path={file_path}"],
+    "/v1/releases/<name>/hosts": ["state={state}"],
+}
+# Their filters have tests of their own: tests/integration/projects/test_audit.py and queue/test_archive_and_sweep.py.
+FILTERED_ELSEWHERE = {"/v1/audit", "/v1/archive"}
+
+
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[MotoCloud]:
     with MotoCloud() as made:
@@ -325,8 +355,11 @@ def world(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(cloud)
 
 
-def test_every_list_is_tested_here() -> None:
-    assert set(SEEDS) == _list_routes()
+def test_every_list_and_filter_is_tested_here() -> None:
+    lists = _list_routes()
+    assert set(SEEDS) == set(lists)
+    filters = {path: {pair.split("=")[0] for one in FILTERS[path] for pair in one.split("&")} for path in FILTERS}
+    assert filters == {path: names for path, names in lists.items() if names and path not in FILTERED_ELSEWHERE}
 
 
 @pytest.mark.parametrize("route", SEEDS)
@@ -343,6 +376,28 @@ def test_exactly_full_last_page_has_no_cursor(world: World, route: str) -> None:
     rest = world.send("GET", path, limit=1, cursor=first["next_cursor"]).json()
     assert first["items"] + rest["items"] == whole["items"]
     assert rest["next_cursor"] is None
+
+
+@pytest.mark.parametrize("route", FILTERS)
+def test_each_filter_pages_through_what_matches_it(world: World, route: str) -> None:
+    path = SEEDS[route](world).partition("?")[0]
+    if route == "/v1/jobs":
+        world.fleet.submit(file_path="/data/0", target_file_dir="/opt/other")
+    whole = world.send("GET", path, limit=100).json()["items"]
+    for template in FILTERS[route]:
+        written = [template.format_map(one) for one in whole]
+        query = max(written, key=written.count)
+        expected = [one for one, text in zip(whole, written, strict=True) if text == query]
+        assert len(expected) > 1 or query.startswith("name="), f"a second page of {query}"
+        found: list[dict[str, Any]] = []
+        more: dict[str, str] = {}
+        while len(found) <= len(expected):
+            page = world.send("GET", f"{path}?{query}", limit=1, **more).json()
+            found += page["items"]
+            if page["next_cursor"] is None:
+                break
+            more = {"cursor": page["next_cursor"]}
+        assert found == expected, query
 
 
 @pytest.mark.parametrize("route", [*SEEDS, *UNPAGED])

@@ -97,6 +97,47 @@ def test_read_units_of_every_read_are_counted(name: str) -> None:
     assert table.units_read == 5.0
 
 
+CONSISTENT: dict[str, tuple[str, dict[str, Any], Callable[[Table, dict[str, Any]], object]]] = {
+    "get": ("get_item", {}, lambda table, how: table.get(KEY, **how)),
+    "query": ("query", {"Items": []}, lambda table, how: table.query("P#1", **how)),
+    "query_all": ("query", {"Items": []}, lambda table, how: list(table.query_all("P#1", **how))),
+    "page": ("query", {"Items": []}, lambda table, how: table.page("P#1", limit=3, cursor=None, **how)),
+    "count": ("query", {"Count": 3}, lambda table, how: table.count("P#1", pages=1, **how)),
+    "batch_get": ("batch_get_item", {"Responses": {"t": []}}, lambda table, how: table.batch_get([KEY], **how)),
+}
+
+
+@pytest.mark.parametrize("how", [{}, {"consistent": False}, {"consistent": True}], ids=str)
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_read_is_sent_as_consistent_as_it_was_asked_for(name: str, how: dict[str, Any]) -> None:
+    operation, answer, read = CONSISTENT[name]
+    sent: list[bool] = []
+    client = boto3.client("dynamodb", "us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+
+    def note(params: dict[str, Any], **_: object) -> None:
+        (request,) = params["RequestItems"].values() if name == "batch_get" else (params,)
+        sent.append(request.get("ConsistentRead", False))
+
+    client.meta.events.register("provide-client-params.dynamodb", note)
+    with Stubber(client) as stubber:
+        stubber.add_response(operation, answer)
+        read(Table(client, "t", lambda _: None), how)
+
+    assert sent == [how.get("consistent", False)]
+
+
+def test_record_that_an_index_listed_is_read_as_it_is_now() -> None:
+    """An index lags behind: what it lists is read again, with every write that came before."""
+    asked: list[dict[str, Any]] = []
+    client = boto3.client("dynamodb", "us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    client.meta.events.register("provide-client-params.dynamodb.BatchGetItem", lambda params, **_: asked.append(params))
+    with Stubber(client) as stubber:
+        stubber.add_response("batch_get_item", {"Responses": {"t": []}})
+        Table(client, "t", lambda _: None).current([KEY])
+
+    assert [request["RequestItems"]["t"]["ConsistentRead"] for request in asked] == [True]
+
+
 WRITE: dict[str, tuple[str, dict[str, Any], Callable[[Table], object]]] = {
     "put": ("put_item", {}, lambda table: table.write(put(KEY))),
     "update": ("update_item", {"Attributes": {}}, lambda table: table.write(update(KEY, {"a": 1}))),
