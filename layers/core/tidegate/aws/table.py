@@ -414,7 +414,7 @@ def _moved(write: Write, shard: int) -> Write:
 
 
 @dataclass(eq=False, slots=True)
-class Claim:
+class RequestClaim:
     """A run's hold on the Idempotency-Key of its request. `seed` and `began` are the same in all runs of the request.
 
     `made` are the ids of what it has created, perhaps in an earlier run."""
@@ -426,11 +426,11 @@ class Claim:
     made: Mapping[str, str] | None = None
 
 
-_claim: ContextVar[Claim | None] = ContextVar("claim", default=None)
+_claim: ContextVar[RequestClaim | None] = ContextVar("claim", default=None)
 
 
 @contextmanager
-def claimed(claim: Claim) -> Iterator[None]:
+def claimed(claim: RequestClaim) -> Iterator[None]:
     """Within it, the first transaction with the writes of `noted` is that of the request."""
     before = _claim.set(claim)
     try:
@@ -439,7 +439,7 @@ def claimed(claim: Claim) -> Iterator[None]:
         _claim.reset(before)
 
 
-def current_claim() -> Claim | None:
+def current_claim() -> RequestClaim | None:
     """The claim of the request that is being served; None if it has no Idempotency-Key."""
     return _claim.get()
 

@@ -23,7 +23,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.app import app as tidegate
 from tidegate.aws import keys
-from tidegate.aws.table import Claim, ConditionFailed, Write, claimed, delete, put, update
+from tidegate.aws.table import ConditionFailed, RequestClaim, Write, claimed, delete, put, update
 from tidegate.common.ids import iso
 from tidegate.errors import AlreadyCreated, DomainError, IdempotencyConflict, IdempotencyInProgress, Invalid
 from tidegate.web.routing import current_caller
@@ -125,7 +125,7 @@ def _run_once(
         stored: dict[str, Any] = json.loads(held["data"])
         return stored
     place = {"pk": held["pk"], "sk": held["sk"]}
-    claim = Claim(place, held["run"], held["seed"], held["began"], held.get("made"))
+    claim = RequestClaim(place, held["run"], held["seed"], held["began"], held.get("made"))
     try:
         with claimed(claim):
             stored = handle(claim.made)
