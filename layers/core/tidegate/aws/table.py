@@ -408,16 +408,13 @@ def _moved(write: Write, shard: int) -> Write:
     return replace(write, sets=_with_shard(write.sets or {}, shard)) if _is_due(write.sets) else write
 
 
-# --- claims
-# What a request with an Idempotency-Key creates is noted at its key in the same transaction. So a repeat knows of it,
-# wherever the first run died; and of two runs at once, only the one that holds the key creates something.
-
-
 @dataclass(eq=False, slots=True)
 class RequestClaim:
-    """A run's hold on the Idempotency-Key of its request. `seed` and `began` are the same in all runs of the request.
+    """A run's hold on the Idempotency-Key of its request.
 
-    `made` are the ids of what it has created, perhaps in an earlier run."""
+    What the request creates is noted at the key in the same transaction (`noted`). So a repeat knows of it, wherever
+    the first run died; and of two runs at once, only the one that holds the key creates something. `made` are the ids
+    of what was created, perhaps in an earlier run. `seed` and `began` are the same in all runs of the request."""
 
     key: Key
     run: str
