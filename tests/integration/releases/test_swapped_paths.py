@@ -57,7 +57,7 @@ def converged(world: ReleaseWorld, up: Host, release: str) -> None:
     raise AssertionError(world.show(release))
 
 
-def test_host_that_was_down_while_two_releases_swapped_paths_converges(world: ReleaseWorld, tmp_path: Path) -> None:
+def test_host_that_was_down_while_releases_swapped_converges(world: ReleaseWorld, tmp_path: Path) -> None:
     up, down = world.add_hosts("up", "down")
     disk = ApiDisk(tmp_path, world, down)
     (one, two, three), (web_one, web_two) = CONTENTS["app"], CONTENTS["web"]
