@@ -30,11 +30,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act fo
 
 
 @pytest.fixture
-def world() -> Iterator[Path]:
+def tmp_path() -> Iterator[Path]:
     """A directory that every user can reach. Not one of pytest's: each pytest that starts closes them to others."""
     with tempfile.TemporaryDirectory(prefix="tidegate-test-", dir="/tmp") as made:
         Path(made).chmod(0o711)
         yield Path(made)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    return tmp_path
 
 
 def given_to(uid: int, path: Path, mode: int = 0o755) -> Path:

@@ -27,6 +27,7 @@ from tests.unit.client.agent.test_fence import (
     as_mallory,
     given_to,
     overwrite,
+    tmp_path,
     world,
 )
 from tests.unit.client.conftest import StartAgent
@@ -38,7 +39,7 @@ from tidegate_client.agent.update import Releases, SigningError, command_of, env
 from tidegate_client.cli.output import TextLines
 from tidegate_client.download import Stalled
 
-__all__ = ["world"]
+__all__ = ["tmp_path", "world"]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other users of the host")
 BIG = b"0123456789abcdef" * 30_000
 
