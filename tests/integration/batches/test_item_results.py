@@ -218,7 +218,7 @@ def test_result_is_taken_for_the_open_attempt_only(cloud: MotoCloud, happened: s
     acquired = lab.batches.acquire(batch, now, 60)
     assert acquired
     results = ItemResults(lab.table)
-    results.reach(batch, 0, 1)
+    results.store_reach(batch, 0, 1)
     for event in TAKEN[happened][0]:
         if isinstance(event, dict):
             results.add(batch, 0, 0, event, None, now)
