@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.mutants.catalog import distribution, others, queue
+from tests.mutants.catalog import distribution, kinds, others, queue
 from tests.mutants.catalog.model import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*distribution.MUTANTS, *queue.MUTANTS, *others.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (*distribution.MUTANTS, *queue.MUTANTS, *others.MUTANTS, *kinds.MUTANTS)
 
 __all__ = ["MUTANTS", "Mutant"]
