@@ -344,7 +344,7 @@ def test_transfer_that_runs_is_polled_for_each_minute(
     """Its URL may expire, and it may have been cancelled."""
     monkeypatch.setattr(pace, "PUSHED_ROUND", 0.2)
     monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
-    api.store.seconds_a_chunk = 0.3
+    api.store.seconds_a_chunk = 8.0
     transfer = api.add("f", CONTENT * 10)
     start_agent(push=True, wait=0)
     until(lambda: api.store.requests)
