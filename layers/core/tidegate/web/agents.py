@@ -20,7 +20,8 @@ from tidegate.records import record_from, view_of
 from tidegate.releases import rollout
 from tidegate.releases.model import HealthCheck, HostReport, ReleaseFile, Revision
 from tidegate.web.routing import Caller, Router
-from tidegate.web.schemas import AgentId, Answer, Body, ContainerId, F, Signature
+from tidegate.web.schemas import Answer, Body, F, Signature
+from tidegate.web.submits import AgentId, ContainerId
 
 # --- agent schemas
 

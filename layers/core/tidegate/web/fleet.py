@@ -18,7 +18,8 @@ from tidegate.releases import releases, rollout
 from tidegate.releases.model import HostFile
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import AgentId, Answer, Body, Groups, Labels, Page
+from tidegate.web.schemas import Answer, Body, Page
+from tidegate.web.submits import AgentId, Groups, Labels
 
 # --- fleet schemas
 

@@ -20,7 +20,8 @@ from tidegate.records import F, declared, record_from, view_of
 from tidegate.web.idempotency import idempotent, idempotent_secret
 from tidegate.web.queue import ChannelName
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, FilePath, Groups, Labels, Page, Text, without_defaults
+from tidegate.web.schemas import Answer, Body, FilePath, Page, Text, without_defaults
+from tidegate.web.submits import Groups, Labels
 
 # --- schemas
 

@@ -25,8 +25,8 @@ from tidegate.releases.model import (
 )
 from tidegate.releases.releases import FileOrder
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import AgentId, Answer, Body, F, Group, LabelValue, Page
-from tidegate.web.submits import WaveBody, rising_waves, stored_moment
+from tidegate.web.schemas import Answer, Body, F, Page
+from tidegate.web.submits import AgentId, Group, LabelValue, WaveBody, rising_waves, stored_moment
 
 # How many more requests a change of a release counts as, because at least two looks at its hosts follow it.
 CHANGE_REQUESTS = 9

@@ -136,28 +136,6 @@ class LinkAnswer(Answer):
     expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
 
 
-# --- names of hosts
-
-_ID_BYTES = 128
-
-
-def _machine_id(value: str) -> str:
-    if len(value.encode("utf-8", "surrogatepass")) > _ID_BYTES:
-        raise ValueError(f"must have at most {_ID_BYTES} bytes")
-    if any(char.isspace() or ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF or char in "/\x7f" for char in value):
-        raise ValueError("must not contain spaces, slashes or control characters")
-    return value
-
-
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
-Group = Annotated[str, F("1 to 63 letters, digits and `._/-`", pattern=_NAME)]
-LabelValue = Annotated[str, F(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
-Groups = Annotated[list[Group], Field(max_length=20)]
-Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
-AgentId = Annotated[str, F(min_length=1, check=_machine_id)]
-ContainerId = Annotated[str, F(check=_machine_id)]
-
-
 JsonObject = dict[str, Any]
 
 

@@ -19,11 +19,21 @@ from tidegate.distribution.model import Remarks, Target, TransferSpec, Wave
 from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Caller, Router, answer
-from tidegate.web.schemas import AgentId, Answer, Body, ContainerId, F, Group, LabelValue
+from tidegate.web.schemas import Answer, Body, F
 
 # --- task schemas
 
+_ID_BYTES = 128
+
 Status = Literal["Pending", "Running", "Success", "Failed", "Timeout", "Cancelled", "Superseded"]
+
+
+def _machine_id(value: str) -> str:
+    if len(value.encode("utf-8", "surrogatepass")) > _ID_BYTES:
+        raise ValueError(f"must have at most {_ID_BYTES} bytes")
+    if any(char.isspace() or ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF or char in "/\x7f" for char in value):
+        raise ValueError("must not contain spaces, slashes or control characters")
+    return value
 
 
 def _web(value: str) -> str:
@@ -32,6 +42,13 @@ def _web(value: str) -> str:
     return value
 
 
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
+Group = Annotated[str, F("1 to 63 letters, digits and `._/-`", pattern=_NAME)]
+LabelValue = Annotated[str, F(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
+Groups = Annotated[list[Group], Field(max_length=20)]
+Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
+AgentId = Annotated[str, F(min_length=1, check=_machine_id)]
+ContainerId = Annotated[str, F(check=_machine_id)]
 Callback = Annotated[str, F(min_length=1, max_length=300, check=_web)]
 
 
