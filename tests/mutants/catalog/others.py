@@ -267,8 +267,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the agent acknowledges a result that it has not reported",
         f"{AGENT}/inbox.py",
-        "            self._send(results)\n            self._journal.acknowledge(key_of(result)",
-        "            (lambda keys: (self._journal.acknowledge(keys), self._send(results)))(key_of(result)",
+        "            self._send(results)\n            self._inbox.mark_accepted(results)\n"
+        "            self._journal.acknowledge(key_of(result) for result in results)",
+        "            self._journal.acknowledge(key_of(result) for result in results)\n            self._send(results)\n"
+        "            self._inbox.mark_accepted(results)",
         ("tests/unit/client/agent/test_crash.py",),
     ),
 )

@@ -18,8 +18,9 @@ from tidegate_client.agent.codes import Code
 from tidegate_client.agent.daemon import Agent
 from tidegate_client.agent.preheat import iso
 
-# Kept on purpose, up to a limit: the last results, in case the API loses them, and what was put at each path.
-LIMITED = {"_done", "applied", "sqlite_sequence"}
+# Kept on purpose, up to a limit: the last results, in case the API loses them, when it accepted them, and what was put
+# at each path.
+LIMITED = {"_done", "_accepted", "applied", "sqlite_sequence"}
 SAME_EACH_ROUND = 6
 
 
