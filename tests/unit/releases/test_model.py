@@ -345,6 +345,27 @@ def test_offline_hosts_neither_fail_nor_hold_a_wave() -> None:
     assert decide(release, revision(2, 2), hosts, 5).wave == 1
 
 
+def test_wave_without_a_connected_host_grows_until_it_has_one() -> None:
+    """Else the next wave, perhaps the whole fleet, would get a revision that no host has tried."""
+    release = rolling()
+    hosts = [
+        Host(host.agent_id, "offline", 1, False) for host in inside(release, 10, lambda name: Host(name, "", 1, True))
+    ]
+    assert decide(release, revision(2, 2), hosts, 500) == release
+    there = [name for name in (f"h{number}" for number in range(300)) if 20 < model.rank(release.name, name) * 100 < 60]
+    hosts += [Host(name, "behind", 1, True) for name in there]
+
+    grown = decide(release, revision(2, 2), hosts, 500)
+    found = [name for name in there if grown.goal(name) == 2]
+    assert (grown.wave, grown.held_since) == (0, None)
+    assert 1 <= len(found) < 20
+    assert min(there, key=lambda name: model.rank(release.name, name)) in found
+    # It waits for this host, and then opens the next wave.
+    assert decide(grown, revision(2, 2), hosts, 600) == grown
+    hosts = [host._replace(state="current", revision=2) if host.agent_id in found else host for host in hosts]
+    assert decide(grown, revision(2, 2), hosts, 700).wave == 1
+
+
 def test_hosts_that_vanish_in_a_wave_hold_it_for_an_hour() -> None:
     release = rolling(wave_at=1000.0)
     hosts = inside(release, 10, lambda name: Host(name, "current", 2, True))

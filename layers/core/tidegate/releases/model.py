@@ -538,8 +538,9 @@ def decide(
     A wave passes when nine tenths of its connected hosts have reported, at least one has, few enough have failed, and
     this has held for the soak time. Hosts that were offline before the wave neither fail it nor delay it. Hosts that
     go offline in the wave may do so because of the revision, so they delay the wave for an hour; if no host has
-    reported, until one does. An alarm fails the wave. An alarm without data, or one that cannot be read, delays the
-    wave and is the reason shown, because nobody knows whether the hosts are well."""
+    reported, until one does. A wave without a connected host grows until it has one. An alarm fails the wave. An alarm
+    without data, or one that cannot be read, delays the wave and is the reason shown, because nobody knows whether the
+    hosts are well."""
     desired = revision.number
     if release.paused or not release.is_rolling or release.desired != desired:
         return release
@@ -564,9 +565,14 @@ def decide(
         return replace(release, status=WAITING, held_since=not_yet, reason=alarm.reason)
     release = replace(release, reason=None)
     status = WAITING if release.holds(desired) else ROLLING
-    silent = len(heard) < _HEARD * len(expected) or ((expected or lost) and not told)
     is_last = release.share >= 100
-    if silent or (is_last and not told):
+    if not (told or expected or lost or is_last):
+        # The connected hosts are all outside the share.
+        nearest = min((rank(release.name, host.agent_id) for host in hosts if host.online), default=None)
+        if nearest is not None:
+            share = math.floor(nearest * 100) + 1
+            return replace(release, share=share, status=status, held_since=not_yet, wave_at=now)
+    if not told or len(heard) < _HEARD * len(expected):
         return replace(release, status=status, held_since=not_yet)
     held_since = release.held_since if release.held_since is not None else now
     soak = revision.soak_s + (wave.wait_s if wave else 0)
