@@ -49,7 +49,7 @@ export const en = {
     noStats: "Nothing finished in the last hour", noStatsAdvice: "Success rates and times are shown here when work ends.", nEnded: "{n} finished", recent: "Recent",
     nothing: "Nothing yet", nothingAdvice: "Upload a file and distribute it, or create an export.", compensation: "Compensation",
     compensationWhat: "Finds overdue work and starts it.", interval: "Interval", lastPoll: "Last poll", nextPoll: "Next poll", in: "in {time}", anyMoment: "any moment now",
-    never: "never", overdue: "Due now", compensated: "Restarted so far", pollNow: "Poll now", polled: "The poll has started",
+    never: "never", overdue: "Start queue", compensated: "Restarted so far", pollNow: "Poll now", polled: "The poll has started",
   },
   jobs: {
     lead: "One Job per file and window; every Task of the window shares it.", submit: "Distribute a file", filter: "Jobs by status", file: "File", progress: "Progress",

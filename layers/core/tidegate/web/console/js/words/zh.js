@@ -50,7 +50,7 @@ export const zh = {
     noStats: "最近一小时没有结束的任务", noStatsAdvice: "任务结束后，成功率与耗时会显示在这里。", nEnded: "{n} 个已结束", recent: "最近",
     nothing: "还没有记录", nothingAdvice: "先上传文件再分发，或提交一个导出。", compensation: "补偿",
     compensationWhat: "找出逾期未开始的任务并启动。", interval: "间隔", lastPoll: "上次轮询", nextPoll: "下次轮询", in: "{time}后", anyMoment: "即将进行",
-    never: "从未", overdue: "当前到期", compensated: "累计重新启动", pollNow: "立即轮询", polled: "轮询已开始",
+    never: "从未", overdue: "启动队列", compensated: "累计重新启动", pollNow: "立即轮询", polled: "轮询已开始",
   },
   jobs: {
     lead: "每个文件每个窗口一个 Job，窗口内的所有 Task 共用它。", submit: "分发文件", filter: "按状态筛选 Job", file: "文件", progress: "进度",
