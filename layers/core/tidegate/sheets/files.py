@@ -55,7 +55,10 @@ PLAIN_CSV = CsvOptions()
 
 
 class CsvWriter:
-    """Writes the lines of one table. `titles`, by key, are the first line with `header="titles"`."""
+    """Writes the lines of one table.
+
+    With `header="titles"`, the first line has the `titles`, which are given by key.
+    """
 
     def __init__(
         self, keys: Sequence[str], options: CsvOptions = PLAIN_CSV, titles: Mapping[str, str] | None = None
@@ -149,12 +152,18 @@ class CsvWriter:
 
 
 def _not_sylk(columns: list[list[str]]) -> list[list[str]]:
-    """Quotes cells of the first column that begin with ID: Excel takes a file that begins so for SYLK, and fails."""
+    """Quotes the cells of the first column that begin with ID.
+
+    Excel takes a file that begins with ID for a SYLK file, and fails to open it.
+    """
     return [[f'"{cell}"' if cell.startswith("ID") else cell for cell in columns[0]], *columns[1:]] if columns else []
 
 
 class JsonLinesWriter:
-    """Writes rows as JSON lines: one object per line, with its own keys and its numbers as the source sent them."""
+    """Writes rows as JSON lines, one object per line.
+
+    Each row keeps its own keys, and the numbers as the source sent them.
+    """
 
     def head(self) -> bytes:
         return b""
@@ -203,12 +212,12 @@ class Output:
 
     @property
     def is_stored(self) -> bool:
-        """Whether its files are compressed already, and are stored in a zip without compression."""
+        """Whether files of this type are compressed already. A zip stores such files without compression."""
         return self.type in ("excel", "parquet")
 
 
 def extension(output: Output, tables: Sequence[TableRows], total: int) -> str:
-    """Returns the ending of the file's name. With a password, a workbook stays one; all else becomes a zip."""
+    """Returns the ending of the file's name. With a password, a workbook stays a workbook; other files become a zip."""
     ending = _ending(output, tables, total)
     return "zip" if output.password and ending != "xlsx" else ending
 
@@ -283,7 +292,10 @@ def file_sizes(total: int, rows_per_file: int) -> list[int]:
 
 
 def _is_split(output: Output, tables: Sequence[TableRows], total: int) -> bool:
-    """Whether the rows are split into several files: if they are too many, and a single table without row heads."""
+    """Whether the rows are split into several files.
+
+    Only a single table without row heads is split, and only if it has more rows than `rows_per_file`.
+    """
     limit = output.rows_per_file
     return bool(limit and total > limit and len(tables) == 1 and not tables[0].table.template.rows)
 

@@ -66,7 +66,7 @@ class Filling:
 
 
 def check_lists(template: FillTemplate, titles: Sequence[str]) -> None:
-    """Raises BadTable if the template names a list that no table has as its title."""
+    """Raises BadTable if the template names a list that the order does not have, or has two lists for one table."""
     names = list_names(titles)
     used: dict[int, str] = {}
     for name, marks in template.lists.items():
@@ -82,7 +82,10 @@ def check_lists(template: FillTemplate, titles: Sequence[str]) -> None:
 
 
 def values_of(given: Mapping[str, Any] | None, tables: Iterable[SheetTable]) -> dict[str, Any]:
-    """Returns the values by name: those of the order, then texts of headers and footers, then title and summary."""
+    """Returns the values by name. The order's own values precede all others with the same name.
+
+    The others are the texts of headers and footers, the titles and the summaries.
+    """
     found: dict[str, Any] = dict(given or {})
     for table in tables:
         for texts in (table.header, table.footer):
@@ -126,7 +129,10 @@ def unfilled(filling: Filling, tables: Sequence[TableRows]) -> list[str]:
 
 
 def not_added(filling: Filling, columns: Mapping[str, Collection[int]]) -> list[str]:
-    """Returns the placeholders that formulas compute with in these columns of the sheets, which are given by list."""
+    """Returns the placeholders in these columns that formulas compute with.
+
+    `columns`: columns of the sheets, by list.
+    """
     if not any(columns.values()):
         return []
     formulas, found = _any_book(filling).see_formulas(), dict[str, None]()
@@ -140,9 +146,9 @@ def not_added(filling: Filling, columns: Mapping[str, Collection[int]]) -> list[
 
 
 def _mixed(filling: Filling, book: FilledBook, formulas: Formulas) -> list[str]:
-    """Returns warnings about formulas over one of several rows that are repeated together.
+    """Returns warnings about formulas that compute with only one of several rows that are repeated together.
 
-    Their ranges then include the numbers of the other rows, too.
+    In the filled sheet, the ranges of these formulas also include the numbers of the other rows.
     """
     sheets = [(sheet, block) for sheet in filling.template.sheets for block in sheet.blocks if block.height > 1]
     apart, found = sorted(formulas.apart), dict[str, None]()
@@ -182,7 +188,10 @@ def _texts_of_values(filling: Filling) -> Iterator[tuple[TemplateSheet, int, Tem
 
 
 def _left_out(filling: Filling, book: FilledBook, formulas: Formulas) -> list[str]:
-    """Returns a warning about values that are numbers as text, which formulas over their cells leave out."""
+    """Returns a warning about values that look like numbers but are text. Formulas over their cells leave them out.
+
+    Empty if there are no such values.
+    """
     found = dict[str, None]()
     texts = (each for each in _texts_of_values(filling) if book.is_number_text(each[2], each[3]))
     for sheet, row, cell, _ in islice(texts, _MOST_NUMBERS):
@@ -200,9 +209,9 @@ def _any_book(filling: Filling) -> FilledBook:
 
 
 def _keys(table: SheetTable, keys: Sequence[str]) -> Callable[[str], str]:
-    """Returns a function from a placeholder's name to a key of the rows.
+    """Returns a function that translates the name of a placeholder into a key of the rows.
 
-    The name is such a key, or a title in the order's column headings.
+    The name is a key itself, or the title of a column.
     """
     titles = {leaf.title: leaf.name for leaf in leaves(table.template.cols)}
     known = set(keys)
@@ -245,9 +254,9 @@ def filled_chunks(filling: Filling, tables: Sequence[TableRows], notes: Notes | 
 
 
 def table_writers(filling: Filling, tables: Sequence[TableRows], count: int = 1) -> list[BlockWriter]:
-    """Returns a writer for each table; empty unless the template repeats a row for every table.
+    """Returns a writer for each table. Empty if the template repeats no row for some table.
 
-    The writers are for lists of `count` rows, which decides where rows below a list are.
+    `count`: the number of rows in each list. It decides where the rows below a list are.
     """
     names = list_names([each.table.title for each in tables])
     book = FilledBook(filling, dict.fromkeys(filling.template.lists, count))
@@ -262,7 +271,8 @@ def table_writers(filling: Filling, tables: Sequence[TableRows], count: int = 1)
 def can_be_in_parts(filling: Filling, tables: Sequence[TableRows]) -> bool:
     """Whether rows can be written before their number is known.
 
-    That is so if no list is below another one, and no formula of a repeated row refers to cells that move.
+    That is possible if the template has a list for each table, no list is below another list, and no formula of a
+    repeated row refers to cells that move.
     """
     short, long = (table_writers(filling, tables, count) for count in (1, 2))
     return bool(short) and [each.form for each in short] == [each.form for each in long]
@@ -272,7 +282,10 @@ def can_be_in_parts(filling: Filling, tables: Sequence[TableRows]) -> bool:
 
 
 class FilledBook:
-    """Makes the parts of a filled workbook, for lists of known lengths, except the rows of the lists."""
+    """Makes the parts of a filled workbook, except the rows of its lists.
+
+    The number of rows of each list must be known.
+    """
 
     def __init__(self, filling: Filling, counts: Mapping[str, int]) -> None:
         self._template, self._values, self._counts = filling.template, filling.values, counts
@@ -327,7 +340,7 @@ class FilledBook:
         return package.read(name)
 
     def see_formulas(self) -> Formulas:
-        """Reads all formulas and returns what they compute with; the rows of lists are not needed for it."""
+        """Reads all formulas and returns what they compute with. This does not need the rows of the lists."""
         for name, sheet in self.parts():
             for piece in self.sheet(sheet) if sheet else [self.part(name)]:
                 if sheet and isinstance(piece, Block):
@@ -569,8 +582,8 @@ _Slot = str | int | tuple[ColumnWriter, MarkedText | None]
 class BlockWriter:
     """Writes the repetitions of the rows of a block, many at a time.
 
-    A repetition is a fixed sequence of slots: markup, row numbers, and cells of a column. All repetitions of a slot are
-    laid into one list, which is joined once.
+    A repetition is a fixed sequence of slots: markup, row numbers, and cells of a column. The slots of all repetitions
+    are laid into one list, which is joined once.
     """
 
     def __init__(self, height: int) -> None:
@@ -583,7 +596,10 @@ class BlockWriter:
 
     @property
     def form(self) -> list[str | int | MarkedText | None]:
-        """What is the same in all rows. Two writers of one table write equal rows if their forms are equal."""
+        """The slots that do not depend on values.
+
+        Two writers of one table write equal rows if their forms are equal.
+        """
         return [slot[1] if isinstance(slot, tuple) else slot for slot in self._slots]
 
     @property
@@ -592,7 +608,7 @@ class BlockWriter:
 
     @property
     def as_text(self) -> set[int]:
-        """The columns of the sheet that have numbers as text, which formulas leave out."""
+        """The columns of the sheet that have numbers as text. Formulas leave out such numbers."""
         return {column for column, writer in self._columns if writer.has_number_texts}
 
     def begin_row(self, number: int, given: str) -> None:
@@ -604,13 +620,16 @@ class BlockWriter:
         self._empty.append("</row>")
 
     def put(self, column: str, number: int, pieces: Sequence[Piece], style: int = 0) -> None:
-        """Adds a cell that differs between repetitions only in row numbers; `pieces` follow its `r` attribute."""
+        """Adds a cell that differs between repetitions only in row numbers.
+
+        `pieces`: what follows the cell's `r` attribute.
+        """
         self._add(f'<c r="{column}', number, '"')
         self._add(*(piece if isinstance(piece, str) else piece.first for piece in pieces))
         self._empty.append(f'<c r="{column}{number}" s="{style}"/>')
 
     def put_column(self, column: str, number: int, writer: ColumnWriter, text: MarkedText | None = None) -> None:
-        """Adds a cell of a column; with `text`, a cell whose text is made of literals and several columns."""
+        """Adds a cell of a column. With `text`, the text of the cell is made of literals and several columns."""
         self._add(f'<c r="{column}', number)
         self._slots.append((writer, text))
         self._columns.append((column_number(column), writer))
@@ -624,11 +643,11 @@ class BlockWriter:
                 self._slots.append(wire(slot) if isinstance(slot, str) else slot)
 
     def empty(self) -> bytes:
-        """Returns the rows of the block without content, for a list without rows."""
+        """Returns the rows of the block for a list without rows: once, and with blank cells."""
         return "".join(self._empty).encode()
 
     def xml(self, rows: Sequence[Row], at: int) -> bytes:
-        """Returns the XML of these rows; the first of them is row number `at` of the list, from 0."""
+        """Returns the XML of these rows. `at`: the number of the first of these rows in the list, from 0."""
         count, height = len(rows), self._height
         tracks, after, blanks = list[list[str]](), "", list[int]()
         numbers: dict[int, list[str]] = {}
@@ -793,7 +812,10 @@ _MOST_SPARKLINES = 50_000
 
 
 def _sparklines(match: re.Match[str], rows: RowMap, formulas: Formulas, sheet: str, most: int) -> list[str]:
-    """Returns a moved sparkline; several if its row is repeated. BadTable if there are more than `most`."""
+    """Returns the moved sparkline, once for each repetition of its row.
+
+    Raises BadTable if there are more than `most`.
+    """
     place = re.search(r"<xm:sqref>\s*([^<\s]*)\s*</xm:sqref>", match[0])
     formula = re.search(r"<xm:f>([^<]*)</xm:f>", match[0])
     area = rows_of(place[1]) if place else None
@@ -818,7 +840,7 @@ _MERGES_IN_PART = 10_000
 
 
 def _merges(sheet: TemplateSheet, rows: RowMap) -> Iterator[bytes]:
-    """Yields the elements of merged cells; those within repeated rows are repeated with them."""
+    """Yields the elements of merged cells. Merged cells within repeated rows are repeated with the rows."""
     made = list[str]()
     for merge in sheet.merges:
         area = rows_of(merge)
@@ -844,9 +866,9 @@ def _moved_table(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str
 
 
 def _moved_drawing(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
-    """Returns the part with moved images and charts, which keep their size, and with moved links of texts to cells.
+    """Returns the drawing with moved images and charts, and with moved references in texts that are linked to cells.
 
-    An image or a chart moves as far as the row of its upper edge.
+    An image or a chart moves as far as the row of its upper edge, and keeps its size.
     """
 
     def moved(match: re.Match[str]) -> str:
@@ -865,7 +887,7 @@ def _moved_drawing(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> s
 
 
 def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
-    """Returns the part with the boxes of comments, moved to the rows of their cells."""
+    """Returns the part that has the boxes of comments. Each box moves as far as the row of its cell."""
 
     def moved(shape: str) -> str:
         row = re.search(r"(<\w+:Row>)\s*([0-9]{1,9})\s*<", shape)
@@ -888,7 +910,10 @@ def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> s
 
 
 def _shifted(anchor: str, shift: int) -> str:
-    """Returns the anchor of a box, moved down by `shift` rows: the third and the seventh of its eight numbers."""
+    """Returns the position of a box, moved down by `shift` rows. Other text is returned unchanged.
+
+    A position has eight numbers. The third and the seventh of them are rows.
+    """
     numbers = [each.strip() for each in anchor.split(",")]
     if len(numbers) != 8:
         return anchor

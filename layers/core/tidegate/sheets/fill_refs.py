@@ -1,4 +1,4 @@
-"""References in a filled template: formulas, ranges and cells, adjusted to rows that move when others are repeated."""
+"""References in a filled template: formulas, ranges and cells. They change because repeated rows move other rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class RowMap:
     """Maps row numbers of a sheet of the template to row numbers of the filled sheet."""
 
     def __init__(self, blocks: Sequence[Block] = (), counts: Mapping[str, int] | None = None) -> None:
-        """`counts`: how many rows each list has. The rows of an empty list stay once, without values."""
+        """`counts`: how many rows each list has.
+
+        If a list is empty, its rows of the template stay once, without values.
+        """
         self.blocks = sorted(blocks, key=lambda block: block.first)
         self._times = [max(1, (counts or {}).get(block.name, 0)) for block in self.blocks]
 
@@ -45,17 +48,17 @@ class RowMap:
         return next((block for block in self.blocks if block.has(row)), None)
 
     def start(self, row: int) -> int:
-        """Returns the row in the filled sheet; the first of its repetitions if it is repeated."""
+        """Returns the number of the row in the filled sheet. For a repeated row: the number of its first repetition."""
         return min(SHEET_ROWS, row + self._shift(row))
 
     def end(self, row: int) -> int:
-        """Returns the row in the filled sheet; the last of its repetitions if it is repeated."""
+        """Returns the number of the row in the filled sheet. For a repeated row: the number of its last repetition."""
         block = self.block_of(row)
         repeated = (self.times(block) - 1) * block.height if block else 0
         return min(SHEET_ROWS, row + self._shift(row) + repeated)
 
     def last_row(self, row: int) -> int:
-        """Returns `end`, but not limited to the rows that a sheet can have."""
+        """Like `end`, but not limited to the rows that a sheet can have."""
         block = self.block_of(row)
         return row + self._shift(row) + ((self.times(block) - 1) * block.height if block else 0)
 
@@ -116,7 +119,7 @@ def _adds(function: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MovingRow:
-    """A row number in a formula of a repeated row, which grows with each repetition, from `first` on."""
+    """A row number in the formula of a repeated row: `first` in the first repetition, and greater in each later one."""
 
     first: int
 
@@ -126,12 +129,14 @@ Piece = str | MovingRow
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """Rewrites formulas for the filled workbook; `maps` has the sheets with repeated rows, by name in lower case.
+    """Rewrites formulas for the filled workbook. `maps`: the row maps of the sheets, by name in lower case.
 
-    References move as if the repeated rows were inserted, and ranges over them grow. In the formula of a repeated row,
-    a relative reference to that row means the same repetition, and one to the cell above the formula's own means the
-    repetition before, as in a running total. All other references mean the same cells in every repetition, with or
-    without `$`: the author of a template sees a single row, and cannot see them move.
+    References move as if the repeated rows had been inserted. Ranges over repeated rows grow.
+
+    In the formula of a repeated row, a relative reference to a row that is repeated with it means the same repetition.
+    A relative reference to the cell above the formula's own cell means the previous repetition, as in a running total.
+    All other references mean the same cells in every repetition, with or without `$`, because the author of a template
+    sees a single row and cannot see references move.
     """
 
     maps: Mapping[str, RowMap]
@@ -145,7 +150,7 @@ class Formulas:
     alone: set[tuple[str, str]] = field(default_factory=set)
 
     def added_columns(self, sheet: str) -> set[int]:
-        """Returns the columns of lists on a sheet that the formulas seen so far compute with."""
+        """Of the columns of lists on a sheet, returns those that the formulas seen so far compute with."""
         edges = [0] * (_LAST_COLUMN + 2)
         for name, left, right in self.added:
             if name in (sheet.casefold(), ""):
@@ -156,9 +161,9 @@ class Formulas:
     def text(self, formula: str, sheet: str, *, at: int | None = None, whole: bool = False, added: bool = False) -> str:
         """Returns the formula for the filled workbook.
 
-        `at`: the row that its relative references belong to, if Excel applies the formula to each repetition of that
-        row, as with a conditional format. `whole`: each reference to a repeated cell means all its repetitions, as in a
-        chart. `added`: the cells that it refers to are computed with.
+        `at`: for a formula that Excel applies to each repetition of a row, such as a conditional format: the row to
+        which its relative references belong. `whole`: each reference to a repeated cell means all repetitions of the
+        cell, as in a chart. `added`: whether something computes with the cells that the formula refers to.
         """
         pieces = self.pieces(formula, sheet, at, held=True, whole=whole, added=added)
         return "".join(piece if isinstance(piece, str) else str(piece.first) for piece in pieces)
@@ -174,7 +179,7 @@ class Formulas:
         whole: bool = False,
         added: bool = False,
     ) -> list[Piece]:
-        """Like `text`, but in pieces: row numbers that differ between the repetitions of row `at` are MovingRows.
+        """Like `text`, but returns pieces. Row numbers that differ between the repetitions of row `at` are MovingRows.
 
         `column`: the column of the formula. `held`: relative references that do not move get a `$`.
         """
@@ -299,7 +304,7 @@ def sheet_name(prefix: str) -> str:
 
 
 def copied(formula: str, rows: int, columns: int) -> str:
-    """Returns the formula as Excel copies it to a cell this many rows below and columns to the right."""
+    """Returns the formula as Excel writes it in a copy that is `rows` rows below and `columns` columns to the right."""
 
     def shifted(match: re.Match[str]) -> str:
         if match["r3"]:
@@ -333,13 +338,13 @@ def column_number(name: str) -> int:
 
 
 def row_and_column(ref: str) -> tuple[int, int] | None:
-    """Returns (row, column) of a cell such as B5; None if it is not one."""
+    """Returns (row, column) of a cell such as B5, or of the first cell of a range. None for anything else."""
     match = _AREA.fullmatch(ref)
     return (int(match[2]), column_number(match[1])) if match else None
 
 
 def rows_of(area: str) -> tuple[int, int] | None:
-    """Returns (first row, last row) of a range such as A1:B5; None for others, such as whole columns."""
+    """Returns (first row, last row) of a range such as A1:B5. None for anything else, such as whole columns."""
     match = _AREA.fullmatch(area)
     return (int(match[2]), int(match[4] or match[2])) if match else None
 
@@ -356,11 +361,11 @@ def moved_area(area: str, rows: RowMap) -> str:
 
 
 def moved_areas(areas: str, rows: RowMap) -> str:
-    """Returns several ranges, separated by blanks, in the filled sheet."""
+    """Like `moved_area`, for several ranges that are separated by blanks."""
     return " ".join(moved_area(area, rows) for area in areas.split())
 
 
 def moved_cell(ref: str, rows: RowMap) -> str:
-    """Returns the cell in the filled sheet; the first repetition of a repeated one."""
+    """Returns the cell in the filled sheet. For a repeated cell: its first repetition."""
     match = _AREA.fullmatch(ref)
     return f"{match[1]}{rows.start(int(match[2]))}" if match and not match[3] else moved_area(ref, rows)

@@ -69,9 +69,9 @@ _CALC_CHAIN = "calcChain.xml"
 
 @contextmanager
 def readable(what: str = "the template") -> Iterator[None]:
-    """Raises BadTable in place of errors from values that no workbook has, such as `r="x"` or unknown encodings.
+    """Raises BadTable in place of errors from values that no workbook has, such as `r="x"` or an unknown encoding.
 
-    Such XML is valid, so it passes the earlier checks.
+    XML with such values is valid, so the earlier checks do not refuse it.
     """
     try:
         yield
@@ -138,7 +138,10 @@ class Package:
         return text
 
     def rels(self, part: str) -> dict[str, tuple[str, str]]:
-        """Returns (type, part) of each relation of a part, by the relation's id."""
+        """Returns (type, part) of each relation of a part, by the relation's id.
+
+        Relations to outside the file are left out.
+        """
         path = PurePosixPath(part)
         name = f"{path.parent}/_rels/{path.name}.rels" if part else "_rels/.rels"
         if name not in self.names:
@@ -153,9 +156,9 @@ class Package:
         return found
 
     def _check_xml(self, name: str) -> None:
-        """Raises BadTable for entities, and for relations to parts that would run or be fetched.
+        """Raises BadTable for document types, and for relations to parts that would run or be fetched.
 
-        It parses like defusedxml, but without making a tree: the part may be large.
+        Parses like defusedxml, but builds no tree, because the part may be large.
         """
 
         def refuse(*_: Any) -> None:
@@ -218,7 +221,10 @@ _ATTRIBUTE = re.compile(r"""\s+([\w:.-]+)\s*=\s*("[^"]*"|'[^']*')""")
 
 
 def element(name: str) -> re.Pattern[str]:
-    """Returns a pattern for elements of this name. Groups: the attributes, and the content or None if it is empty."""
+    """Returns a pattern for elements of this name.
+
+    Groups: the attributes; the content, or None for an element like `<x/>`.
+    """
     return re.compile(rf"<{name}({ATTRIBUTES})\s*(?:/>|>(.*?)</{name}\s*>)", re.DOTALL)
 
 
@@ -235,14 +241,14 @@ def _escaped(text: str) -> str:
 
 
 def _plain_section(match: re.Match[str]) -> str:
-    """Removes a comment, makes CDATA text, and keeps a processing instruction."""
+    """Returns an empty text for a comment, plain text for a CDATA section, and a processing instruction unchanged."""
     if match[0].startswith("<?"):
         return match[0]
     return "" if match[1] is None else _escaped(match[1])
 
 
 def without(text: str, name: str, part: str) -> str:
-    """Returns the text without those elements `name` whose attributes name the part."""
+    """Returns the text without the `name` elements that have an attribute whose value ends with `part`."""
     return element(name).sub(lambda match: "" if f'{part}"' in match[1] or f"{part}'" in match[1] else match[0], text)
 
 
@@ -284,7 +290,7 @@ class MarkedText:
 
     @property
     def only(self) -> Mark | None:
-        """The placeholder, if the text is nothing but one; else None."""
+        """The placeholder, if the text consists of a single placeholder; else None."""
         mark = self.parts[0][1] if len(self.parts) == 1 else None
         return mark if isinstance(mark, Mark) else None
 
@@ -298,10 +304,10 @@ class MarkedText:
 
 
 def marked_text(xml: str) -> MarkedText | None:
-    """Returns the text of an `<si>` or `<is>` element with placeholders or escaped braces; None if it has neither.
+    """Returns the text of an `<si>` or `<is>` element. None if it has neither placeholders nor escaped braces.
 
-    A placeholder may be split over several runs, as Excel does when part of it was edited; it gets the first one's
-    font.
+    Excel may split a placeholder into several runs when part of it was edited. The placeholder gets the font of its
+    first run.
     """
     if "{" not in xml:
         return None
@@ -407,7 +413,10 @@ class TemplateSheet:
 
     @property
     def last_row(self) -> int:
-        """The last row with content; some programs write empty rows down to the last row of a sheet."""
+        """The last row with content or merged cells.
+
+        Empty rows do not count, because some programs write them down to the last row of a sheet.
+        """
         ends = [area[1] for merge in self.merges if (area := rows_of(merge))]
         rows = [row.number for row in self.rows if row.cells is not None or "<v" in row.xml or "<is" in row.xml]
         return max([1, *rows[-1:], *ends])
@@ -478,7 +487,7 @@ class FillTemplate:
 
     @cached_property
     def lists(self) -> dict[str, ListMarks]:
-        """The lists by name, in the order of the sheets. The name of the list of `{.name}` is empty."""
+        """The lists by name, in the order of the sheets. The list of `{.name}` has an empty name."""
         columns: dict[str, dict[str, None]] = {name: {} for name in self._places}
         for sheet in self.sheets:
             for _, cell in sheet.marks:
@@ -551,7 +560,10 @@ class FillTemplate:
         ]
 
     def _looks(self) -> dict[int, dict[str, Any]]:
-        """Returns, by style, what a preview shows of it. Colours of the workbook's theme are left out."""
+        """Returns how each style looks in a preview, by the style's number.
+
+        Colours of the workbook's theme are left out.
+        """
         root = self._styles
         fonts, fills = ([list(each) for each in next(iter(_all(root, name)), ())] for name in ("fonts", "fills"))
         looks = dict[int, dict[str, Any]]()
@@ -609,7 +621,10 @@ class FillTemplate:
         return sheet
 
     def _check_tables(self, sheet: TemplateSheet) -> None:
-        """Raises BadTable for placeholders in the head row of an Excel table, which must match the table's columns."""
+        """Raises BadTable for placeholders in the head row of an Excel table.
+
+        The texts of that row must be the names of the table's columns.
+        """
         tables = [part for kind, part in self.package.rels(sheet.part).values() if kind == "table"]
         columns: dict[int, list[int]] = {}
         for row, cell in sheet.marks if tables else ():
@@ -696,7 +711,10 @@ def _nth(entries: list[Any], index: str | None) -> Any:
 
 
 def _rgb(color: Any) -> str | None:
-    """Returns a colour as six digits; the two before them are an opacity, which Excel ignores."""
+    """Returns a colour as six digits. None if the colour is not given in digits.
+
+    The two digits before these six are an opacity, which Excel ignores.
+    """
     rgb = (color.get("rgb") or "")[-6:] if color is not None else ""
     return rgb if _RGB.fullmatch(rgb) else None
 
@@ -706,7 +724,7 @@ _MAX_COPIED = 10_000_000
 
 
 class SharedFormulas:
-    """Replaces shared formulas by a formula for each cell: a shared one would be wrong once rows move."""
+    """Gives each cell its own formula in place of a shared one: shared formulas are wrong once rows move."""
 
     def __init__(self) -> None:
         self._masters: dict[str, tuple[int, int, str]] = {}
@@ -800,6 +818,9 @@ def _kind(number: str, formats: dict[str | None, str]) -> str | None:
 
 
 def list_names(titles: Sequence[str]) -> dict[str, int]:
-    """Returns the index of the table by each name of its list: its title, its number from 1; empty for the first."""
+    """Returns the index of each table, by the names that its list can have.
+
+    The names are the title of the table and its number, from 1. The first table also has an empty name.
+    """
     by_title = {clean(title).strip(): number for number, title in reversed(list(enumerate(titles))) if title.strip()}
     return by_title | {str(number): number - 1 for number in range(1, len(titles) + 1)} | {"": 0}

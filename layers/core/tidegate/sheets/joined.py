@@ -96,7 +96,7 @@ class TextTable(TableWriter):
 
 
 class JoinedText:
-    """A format of lines, with or without gzip; several tables follow each other, or are files in a zip."""
+    """A file of text lines, with or without gzip. Several tables follow each other, or are separate files in a zip."""
 
     def __init__(self, output: Output, sources: Sequence[TableRows]) -> None:
         self._output = output
@@ -195,7 +195,7 @@ _INFLATED = 1024 * 1024
 
 
 def renumber(fragment: bytes, row: int, send: Callable[[bytearray, Measure], None]) -> None:
-    """Changes the row numbers of a fragment, to begin at `row`, and passes the new fragments to `send`."""
+    """Numbers the rows of a fragment anew, beginning with `row`. Passes the new fragments to `send`."""
     reader, writer = isal_zlib.decompressobj(-WINDOW), FragmentWriter(send, packed=True)
     text, data = b"", fragment
     while data:
@@ -377,7 +377,7 @@ class FillTable(TableWriter):
 
 
 class JoinedFill:
-    """A filled template whose lists are written by several workers. `can_be_in_parts` must be true for it."""
+    """A filled template whose lists are written by several workers. `can_be_in_parts` must be true for the template."""
 
     packed = True
     ending = "xlsx"
@@ -388,7 +388,7 @@ class JoinedFill:
         self.tables = [FillTable(writer) for writer in table_writers(filling, sources)]
 
     def unfit(self, made: Made) -> str:
-        """Returns an empty text. BadTable if a sheet gets too many rows."""
+        """Raises BadTable if a sheet gets too many rows; otherwise returns an empty text."""
         self._book(made).check_rows()
         return ""
 

@@ -37,7 +37,7 @@ _TRUE, _FALSE = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class ThriftList:
-    """A list; all its elements are of one type."""
+    """A Thrift list. All its items have the same type."""
 
     kind: int
     items: Sequence[Value]
@@ -45,7 +45,7 @@ class ThriftList:
 
 @dataclass(frozen=True, slots=True)
 class Long:
-    """A 64-bit integer; a plain int is written as 32-bit."""
+    """An integer that is written with 64 bits. A plain int is written with 32 bits."""
 
     value: int
 
@@ -55,7 +55,7 @@ Value = bool | int | Long | str | ThriftList | Struct
 
 
 def encoded_struct(struct: Struct) -> bytes:
-    """Returns a struct in Thrift's encoding; it is given as its fields by id."""
+    """Returns a struct in Thrift's compact encoding. `struct` maps the id of each field to its value."""
     out, before = bytearray(), 0
     for number in sorted(struct):
         value = struct[number]
@@ -252,13 +252,16 @@ class ColumnBytes:
         return len(self._data) + len(self._has_value) + len(self._bits)
 
     def page(self) -> bytes:
-        """Returns the content of a data page: which rows have a value, then the values."""
+        """Returns the content of a data page: first which rows have a value, then the values."""
         levels = _levels(self._has_value)
         return len(levels).to_bytes(4, "little") + levels + bytes(self._data) + _packed(self._bits)
 
 
 def _levels(has_value: bytearray) -> bytes:
-    """Returns the definition levels in Parquet's RLE/bit-packed hybrid: a single run if all rows are alike."""
+    """Returns the definition levels in Parquet's RLE/bit-packed hybrid.
+
+    They are an RLE run if all rows have a value or none has one; otherwise they are bit-packed.
+    """
     if has_value and (all(has_value) or not any(has_value)):
         return varint(len(has_value) << 1) + has_value[:1]
     return varint(-(-len(has_value) // 8) << 1 | 1) + _packed(has_value)
@@ -287,7 +290,7 @@ _LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the footer says of a row group; `columns` has the size of each column before and after compression."""
+    """What the footer says about a row group. `columns` has the size of each column before and after compression."""
 
     rows: int
     columns: list[list[int]]
@@ -318,13 +321,13 @@ class ParquetTable(TableWriter):
         return sum(column.refused for column in self.columns)
 
     def text(self, rows: Sequence[Row], _first: int = 0) -> bytes:
-        """Adds rows. Returns the bytes of a row group whenever one is full."""
+        """Adds rows. Returns the bytes of a row group if one is full; otherwise no bytes."""
         self._rows += len(rows)
         buffered = sum(column.add(rows) for column in self.columns)
         return self.end() if buffered >= GROUP_BYTES else b""
 
     def end(self) -> bytes:
-        """Returns the buffered rows as a row group."""
+        """Returns the buffered rows as a row group. Empty if there are none."""
         if not self._rows or not self.columns:
             return b""
         out, sizes = bytearray(), list[list[int]]()
@@ -341,7 +344,7 @@ class ParquetTable(TableWriter):
         return {"refused": self.refused, "groups": [group.as_data() for group in self.groups]}
 
     def footer(self, groups: Iterable[Group]) -> bytes:
-        """Returns the footer of a file that has these groups, in order, after the magic number."""
+        """Returns the footer of a file in which these groups follow the magic number, in this order."""
         offset, found, rows = len(MAGIC), list[Struct](), 0
         for group in groups:
             found.append(self._group(group, offset))

@@ -36,7 +36,7 @@ BLOCK_ROWS = 250
 
 
 class RowBlocks:
-    """Reads rows page by page and returns them in blocks of the size that the caller has room for."""
+    """Reads rows page by page, and returns them in blocks. The caller limits the size of each block."""
 
     def __init__(self, pages: Iterable[Sequence[Row]]) -> None:
         self._pages = iter(pages)
@@ -56,7 +56,7 @@ class RowBlocks:
         return True
 
     def peek(self) -> Sequence[Row]:
-        """Returns the next block; the next call returns it again."""
+        """Returns the next block without taking it: the next call returns the same block. Empty at the end."""
         return self._page[self._at : self._at + BLOCK_ROWS] if self.more() else ()
 
     def next_block(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
@@ -88,9 +88,10 @@ def _blocks(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
 
 
 class TableWriter:
-    """Writes rows of one table for a file that is joined later. Methods of other formats return nothing.
+    """Writes the rows of one table for a file that is joined later.
 
-    Subclasses have `text(rows, first)`, where `first` is the number of the first row in its sheet, or in its list.
+    Subclasses have `text(rows, first)`. `first` is the number of the first row in its sheet, or in its list. The other
+    methods return nothing in formats that do not need them.
     """
 
     # Rows per sheet; None: no limit, or all tables share a sheet.
@@ -105,7 +106,7 @@ class TableWriter:
         return []
 
     def take_equal(self) -> dict[str, Any]:
-        """Returns the equal neighbours to merge since the last call (see `EqualRuns`)."""
+        """Returns the runs of equal cells to merge that were found since the last call (see `EqualRuns`)."""
         return {}
 
     @property
@@ -113,7 +114,7 @@ class TableWriter:
         return ()
 
     def notes(self) -> dict[str, Any]:
-        """Returns what the joiner has to know about all rows, as fields of the record of a range."""
+        """Returns the facts about all rows that the joiner needs. They are fields for the record of a range."""
         return {}
 
 
@@ -130,7 +131,7 @@ class TypedRow(msgspec.Struct, gc=False):
 
 
 class _Data(msgspec.Struct):
-    """The fields of `data` besides the rows, which subclasses add."""
+    """The fields of `data` except the rows. Subclasses add the rows."""
 
     total: Any = msgspec.UNSET
     force_continue: Any = msgspec.UNSET
@@ -146,9 +147,10 @@ class _Data(msgspec.Struct):
 
 
 def typed_answers(keys: Sequence[str]) -> Callable[[bytes], Any] | None:
-    """Returns a parser of responses with these keys; it returns None for a response that has others.
+    """Returns a parser for responses whose rows have only these keys. None if no such parser can be made.
 
-    Returns None instead of a parser if there are too many keys, or keys that need escapes in JSON.
+    The parser returns None for a response that it cannot read, such as one with other keys. No parser can be made
+    without keys, with too many keys, or with keys that need escapes in JSON.
     """
     if not 0 < len(keys) <= _MOST_KEYS or any('"' in key or "\\" in key or not key.isprintable() for key in keys):
         return None
@@ -186,7 +188,7 @@ Shape = Callable[[Sequence[Row]], Sequence[Row]]
 
 
 def shaped(table: SheetTable) -> Shape:
-    """Returns a function that maps and masks the rows of a table, as its template and the project say."""
+    """Returns a function that maps and masks the rows of a table, as the template and the project's masks say."""
     own = {leaf.name: leaf.style for leaf in leaves(table.template.cols) if leaf.style.map or leaf.style.mask}
     if not own and not table.masks:
         return lambda rows: rows
@@ -281,7 +283,7 @@ _NO_ROW: Row = {}
 class RowHeadTable:
     """The rows of a table with row heads, grouped by the row head that they belong to, in bounded memory.
 
-    Rows are added in any order and read leaf by leaf. The first few thousand are kept in memory; more are compressed
+    Rows are added in any order and read leaf by leaf. Some thousand rows are kept in memory. The others are compressed
     into a temporary file and read back in chunks.
     """
 
@@ -295,7 +297,7 @@ def gather(
 ) -> RowHeadTable:
     """Groups rows by the leaves of the row heads. A leaf with fewer rows than its `row_count` gets blank rows.
 
-    BadTable as soon as there are more than `most` rows.
+    Raises BadTable as soon as there are more than `most` rows.
     """
     owners = leaves(nodes)
     owned = _RowsByLeaf([leaf.name for leaf in owners])

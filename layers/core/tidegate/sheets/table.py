@@ -280,7 +280,10 @@ def broken(text: str) -> str:
 
 
 def joined(texts: Texts) -> str:
-    """Returns `key：value` pairs as one text, on one line except after a value that ends with a line break."""
+    """Returns the texts as one text, with pairs written as `key：value`.
+
+    A pair begins a new line only if the value before it ends with a line break.
+    """
     if isinstance(texts, str):
         return broken(texts)
     line = ""
@@ -343,7 +346,7 @@ _HEX_COLOR = re.compile(r"#?([0-9A-Fa-f]{6}|[0-9A-Fa-f]{3})")
 
 
 def parse_template(raw: object) -> Template:
-    """Returns a caller's template, parsed from any of its forms. BadTable if it is none of them."""
+    """Returns a caller's template, parsed from any of its forms. Raises BadTable if `raw` has none of these forms."""
     if isinstance(raw, str):
         raw = _from_json(raw)
     if not raw:
@@ -485,7 +488,7 @@ def _scale(value: object, where: str) -> int:
 
 
 def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: str) -> None:
-    """Raises BadTable for a misspelt field, which would otherwise be ignored and leave its column empty."""
+    """Raises BadTable for unknown fields. A misspelt field would otherwise be ignored, and leave its column empty."""
     unknown = [str(field) for field in raw if field not in allowed]
     if unknown:
         raise BadTable(f"{where} has no field {', '.join(unknown[:5])}: it takes {', '.join(allowed)}")
@@ -514,7 +517,7 @@ def masked_name(name: str) -> str:
 
 
 def parse_mask(value: object, where: str) -> Mask:
-    """Returns a mask from what the caller wrote: a name, or `{start, end}`. BadTable if it is neither."""
+    """Returns a mask from what the caller wrote: a name, or `{start, end}`. Raises BadTable for anything else."""
     if isinstance(value, str) and value in MASKS:
         return value
     if isinstance(value, Mapping) and set(value) <= {"start", "end"}:
@@ -614,7 +617,7 @@ def letters(column: int) -> str:
 
 
 def columns_of(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Any]]:
-    """Returns `column_of` for each key, in fewer calls if the rows are typed."""
+    """Returns `column_of` for each key, but with fewer calls."""
     getters = getattr(type(rows[0]), "getters", None) if rows else None
     if getters is None:
         if rows and len(keys) > 1:
@@ -628,9 +631,10 @@ def columns_of(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Any]]:
 
 
 def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
-    """Returns the rows of a list or of `{group: rows}`; with groups, each row gets the name of its group as a key.
+    """Returns the rows of a list, or of groups given as `{group: rows}`.
 
-    An object of rows, `{"0": row, "2": row}`, counts as a list: PHP writes one if a list lacks an index.
+    Each row of a group gets the name of the group as its row head. An object of rows, such as `{"0": row, "2": row}`,
+    counts as a list, because PHP writes such an object for a list that lacks an index.
     """
     if isinstance(data, Mapping) and not _has_rows(data):
         return [
@@ -658,7 +662,10 @@ def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
 
 
 def _has_rows(data: Mapping[Any, object]) -> bool:
-    """Whether the values of an object are rows. They are groups if all have numbers as keys, as PHP's lists do."""
+    """Whether the values of an object are rows. If not, they are groups of rows.
+
+    PHP may write a list as an object with numbers as keys. So values that have only numbers as keys usually are groups.
+    """
     rows = [row for row in data.values() if isinstance(row, dict)]
     if not rows or len(rows) < len(data):
         return False

@@ -1,4 +1,4 @@
-"""Values of cells: exact digits, text that may be written, its width, and the guard against formulas."""
+"""Values of cells: exact digits, text for XML, the width of text, and the guard against formulas."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 def read_exact(text: str | bytes) -> Any:
-    """Returns the parsed JSON, with decimals as `Digits`. ValueError if it is not JSON or nested too deep.
+    """Returns the parsed JSON, with decimals as `Digits`. Raises ValueError if it is not JSON, or nested too deep.
 
-    msgspec refuses some input that sources do send (NaN, a byte-order mark, UTF-16, lone surrogates): the slower
-    `json` reads it.
+    msgspec refuses some input that sources do send (NaN, a byte-order mark, UTF-16, lone surrogates). The slower `json`
+    reads such input.
     """
     try:
         return _decoder.decode(text)
@@ -76,7 +76,7 @@ def nested_text(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Returns the value with floats in place of `Digits`; for values that are not cells."""
+    """Returns the value with floats in place of `Digits`. Meant for values that are not written to cells."""
     if isinstance(value, Digits):
         return float(digits_of(value))
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def number_text(value: float | Digits) -> str:
 
 
 def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
-    """Returns `number_text` of each value, in one call; None if some have to be converted one by one."""
+    """Returns the `number_text` of each value, made by one call. None if some values must be converted one by one."""
     try:
         encoded = _encode(values)
     except OverflowError:
@@ -178,7 +178,10 @@ _MARKED = re.compile(rf"{MARK}(?=[{re.escape(''.join(sorted(STARTERS)))}])(?!{_H
 
 @cache
 def _inner(separators: str, end: str = "") -> re.Pattern[str]:
-    """Returns a pattern for the places after a separator where a formula begins. Texts may also end at `end`."""
+    """Returns a pattern that finds the formulas that begin after a separator.
+
+    `end`: other characters that end a text.
+    """
     at, past = re.escape(separators), re.escape(separators + end)
     return re.compile(rf'(?<=[{at}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_HARMLESS}(?:[{past}"]|\Z))', re.ASCII)
 
@@ -198,7 +201,7 @@ def guard(text: str, separators: str = SEPARATORS) -> str:
 
 
 def guard_all(marked: str, separators: str = SEPARATORS) -> str:
-    """Returns `guard` of many texts in one text: each follows a MARK, and none contains one."""
+    """Guards many texts that are joined in one string: a MARK precedes each text, and no text contains a MARK."""
     if any(separator in marked for separator in separators):
         marked = _inner(separators, MARK).sub(r"\1'", marked)
     return _MARKED.sub(f"{MARK}'", marked)
@@ -232,7 +235,10 @@ def is_cut(text: str) -> bool:
 
 
 def is_printable(text: str) -> bool:
-    """Whether the text needs no `clean`. In ASCII, looks for the backslashes that JSON has for control characters."""
+    """Whether the text surely has no character that `clean` removes or replaces.
+
+    In ASCII text, such characters are found by the backslashes that JSON writes for them.
+    """
     return (text.isascii() and b"\\" not in _encode(text)) or text.isprintable()
 
 
@@ -245,7 +251,10 @@ def escape(text: str) -> str:
 
 
 def text_element(text: str) -> str:
-    """Returns the `<t>` element of a cell; leading and trailing spaces and line breaks need `xml:space`."""
+    """Returns the `<t>` element of a cell.
+
+    It has `xml:space` if the text has line breaks, or blanks at its start or end.
+    """
     text = clean(text)
     keep = text[:1].isspace() or text[-1:].isspace() or "\n" in text
     return f'<t xml:space="preserve">{escape(text)}</t>' if keep else f"<t>{escape(text)}</t>"

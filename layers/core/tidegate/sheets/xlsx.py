@@ -39,7 +39,7 @@ _LONGEST = 31
 
 
 def check_sheet_names(tables: Sequence[SheetTable], *, together: bool) -> None:
-    """Raises BadTable if Excel would refuse a caller's sheet name, or if two sheets would get the same one."""
+    """Raises BadTable if Excel would refuse a caller's sheet name, or if two sheets would get the same name."""
     wanted = [clean(table.sheet_name or ("" if together else table.title)).casefold() for table in tables]
     for table in tables:
         name = table.sheet_name
@@ -57,7 +57,7 @@ def check_sheet_names(tables: Sequence[SheetTable], *, together: bool) -> None:
 
 
 def sheet_name(title: str, taken: set[str]) -> str:
-    """Returns a name for the next sheet, and adds it to `taken`, the names so far in lower case."""
+    """Returns a name for the next sheet, and adds it to `taken`. `taken` has the names so far, in lower case."""
     base = cut_units(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{len(taken) + 1}"
     name, again = base, 2
     while name.casefold() in taken or name.casefold() == "history":
@@ -76,7 +76,7 @@ MEASURED_TABLES = 8
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table with its rows and their keys, in the order of their first occurrence."""
+    """A table, its rows, and the keys of the rows in the order of their first occurrence."""
 
     table: SheetTable
     keys: Sequence[str]
@@ -88,7 +88,10 @@ class TableRows:
 def xlsx_chunks(
     tables: Sequence[TableRows], *, multi_type: str = "page", sheet_rows: int = SHEET_ROWS, notes: Notes | None = None
 ) -> Iterator[Chunk]:
-    """Yields the bytes of the workbook. `page`: all tables below each other on one sheet; `tab`: a sheet for each."""
+    """Yields the bytes of the workbook.
+
+    `multi_type`: "page" writes all tables below each other on one sheet; "tab" writes a sheet for each table.
+    """
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()))
 
 
@@ -162,7 +165,7 @@ class _Book:
 
 
 class _TableStream:
-    """Writes the heads, rows and footer of one table; it continues on another sheet when one is full."""
+    """Writes the heads, rows and footer of one table. The table continues on another sheet when a sheet is full."""
 
     def __init__(self, index: int, table: SheetTable, rows: RowBlocks, book_frame: Frame, sheet_rows: int) -> None:
         self.index, self.table = index, table

@@ -92,7 +92,10 @@ def _boolean(value: object, style: int) -> str | None:
 
 
 def _link(value: object, style: int, label: str = "") -> str | None:
-    """Returns a cell with a HYPERLINK formula: a list of hyperlinks needs row numbers, and may have only 65,530."""
+    """Returns a cell with a HYPERLINK formula. None if the value is not an address, or is too long for a formula.
+
+    Excel's list of hyperlinks is not used: it needs row numbers, and holds at most 65,530 links.
+    """
     if not isinstance(value, str):
         return None
     text = clean(value.strip())
@@ -109,7 +112,7 @@ def cut_units(text: str, units: int) -> str:
 
 
 class LabelledLink(str):
-    """The address of a link, with the text that its cell shows as `label`."""
+    """The address of a link. Its cell shows the text `label`."""
 
     label = ""
 
@@ -249,7 +252,10 @@ class Total:
 
     @property
     def as_number(self) -> str | None:
-        """The text of a number cell; None if only a text cell shows all digits."""
+        """The total as the text of a number cell.
+
+        None if such a cell cannot hold the number or cannot show all its digits.
+        """
         if not abs(self.amount) < _BIGGEST_FLOAT:
             return None
         if self.fixed and len(_EXACT.normalize(self.amount).as_tuple().digits) > _SHOWN_DIGITS:
@@ -316,7 +322,10 @@ class ColumnWriter:
             )
 
     def _measure(self, values: list[Any], made: Cells) -> None:
-        """Updates `widest`, from numbers only: a number that does not fit shows as ###, a text is only cut off."""
+        """Updates `widest`.
+
+        Plain texts are not measured: a number that does not fit shows as ###, a text is only cut off.
+        """
         if made.before == self._number[0]:
             longest = max(map(len, made.texts))
         elif made.before == self._text[0] or self._kind is None:
@@ -409,7 +418,7 @@ class ColumnWriter:
 
 
 def shown_text(value: object) -> str:
-    """Returns the text of a cell, cut where it no longer matters for the width."""
+    """Returns the text of a cell, for measuring its width. A long text is cut, because no column gets that wide."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -456,7 +465,7 @@ def placed(cells: Iterable[str], row: int, first: int = 1) -> str:
 
 
 def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
-    """Returns the numbers of a column of plain decimals, in a few calls; None if a text may be something else."""
+    """Returns the texts of a column as numbers, with a few calls. None if a text may not be a plain decimal."""
     try:
         if "".join(texts).translate(_WITHOUT_DIGITS) or max(map(len, texts)) > _SURELY_FINITE:
             return None
@@ -479,7 +488,7 @@ def _amount(value: object, kind: str | None) -> Decimal | None:
 
 
 def _decimal(text: str) -> Decimal | None:
-    """Returns the number; None if a double cannot hold it: computing with 1e999999 takes long or fails."""
+    """Returns the number. None if a double cannot hold it, because computing with 1e999999 takes long or fails."""
     if len(text) > _SURELY_FINITE or "e" in text or "E" in text or "N" in text or "I" in text:
         number = float(text)
         if not number:
@@ -530,7 +539,7 @@ def _exact_numbers(values: list[Any], types: set[type]) -> list[str] | None:
 
 
 def _is_exact(value: float | Digits) -> bool:
-    """Whether Excel, which stores numbers as floats, keeps all digits."""
+    """Whether Excel keeps all digits of the number. Excel stores numbers as floats."""
     if isinstance(value, int):
         return abs(value) < _BIGGEST_INT
     number = float(digits_of(value)) if isinstance(value, Digits) else value
@@ -544,9 +553,9 @@ _TALLEST_ROW = 409.0
 
 
 class RowWriter:
-    """Renders rows as worksheet XML: the cells of all columns are placed in one list and joined once.
+    """Renders rows as worksheet XML. The cells of all columns are placed in one list, which is joined once.
 
-    `left` columns of row heads precede the columns.
+    `left`: how many columns of row heads precede the columns.
     """
 
     def __init__(self, columns: Sequence[Column], row_height: float | None = None, left: int = 0) -> None:
@@ -569,14 +578,20 @@ class RowWriter:
         return [column.total for column in self._columns]
 
     def take_widths(self) -> list[int]:
-        """Returns the width of each column's widest text since the last call, so that each sheet is measured alone."""
+        """Returns the width of each column's widest text since the last call.
+
+        Calling it after each sheet measures each sheet separately.
+        """
         widths = [column.widest for column in self._columns]
         for column in self._columns:
             column.widest = 0
         return widths
 
     def xml(self, rows: Sequence[Row], first: int, heads: Sequence[str] | None = None) -> bytes:
-        """Returns the XML of the rows; the first is row `first` of its sheet. `heads`: the XML of each row's heads."""
+        """Returns the XML of the rows. The first row is row `first` of its sheet.
+
+        `heads`: for each row, the XML of its heads.
+        """
         count = len(rows)
         numbers = number_texts(list(range(first, first + count)), {int}) or []
         columns = columns_of(rows, self._keys)
@@ -607,7 +622,10 @@ class RowWriter:
         return "".join(flat).encode("latin-1")
 
     def _heights(self, rows: Sequence[Row]) -> list[str]:
-        """Returns the end of each row's start tag, with the height of wrapped texts, which not all programs measure."""
+        """Returns the end of each row's start tag.
+
+        It states the height of wrapped texts, because not all programs measure them.
+        """
         lines = [1] * len(rows)
         for key, width in self._wrapped:
             needed = (lines_of(value, width) if type(value) is str else 1 for value in column_of(rows, key))

@@ -1,4 +1,4 @@
-"""All of a workbook but its rows of data: widths, heads, footers, styles and the other parts of the file."""
+"""All parts of a workbook except its rows of data: widths, heads, footers, styles and the other parts of the file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def is_measured(table: SheetTable) -> bool:
 
 
 def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row]) -> list[float]:
-    """Returns the width of each column, row heads first, in digits of the default font; 0: Excel's default."""
+    """Returns the width of each column, row heads first, in digits of the default font. 0 means Excel's default."""
     measured = is_measured(table)
     given = _digits(table.default_width) if table.default_width else None
     heads = [given or (_row_head_width(table, level) if measured else 0.0) for level in range(layout.row_head_width)]
@@ -96,7 +96,7 @@ def _fitted(line: TextRow, room: float) -> TextRow:
 
 
 def _values(leaf: Node, sample: Sequence[Row]) -> Sequence[object]:
-    """Returns what the cells of a column show, to measure its width: the labels in place of labelled links."""
+    """Returns what the cells of a column show, to measure the column's width. A labelled link shows its label."""
     values, style = column_of(sample, leaf.name), leaf.style
     if not style.label and not style.label_key:
         return values
@@ -110,7 +110,7 @@ def _measured(leaf: Node, values: Sequence[object]) -> float:
 
 
 def _needed(style: LeafStyle, widest: int) -> float:
-    """Returns the width that a column needs if its widest text, before formatting, has this width."""
+    """Returns the width that a column needs. `widest`: the width of its widest text before formatting."""
     if not widest:
         return 0.0
     literal = width_of(_NOT_SHOWN.sub("", style.format)) if style.format else 0
@@ -125,13 +125,19 @@ def _needed(style: LeafStyle, widest: int) -> float:
 
 
 def _is_followed(table: SheetTable, style: LeafStyle) -> bool:
-    """Whether a column is widened for its numbers: numbers without a format are rounded to the column's width."""
+    """Whether a column is widened for its numbers.
+
+    Programs round numbers without a format to the column's width, so such numbers need no wider column.
+    """
     formatted = style.type in NUMERIC - {None} or (style.format and style.type is None)
     return bool(is_measured(table) and (formatted or style.total) and not (style.width or table.default_width))
 
 
 def grown(frame: TableFrame, widest: Sequence[int], sums: Sequence[Total | None] = ()) -> list[float]:
-    """Returns the column widths that a table needs on a sheet, from its widest texts and totals there."""
+    """Returns the column widths that a table needs on a sheet.
+
+    `widest`: the width of each column's widest text on the sheet. `sums`: the totals, if they are on this sheet.
+    """
     heads = frame.layout.row_head_width
     widths = list(frame.widths)
     if sums:
@@ -145,7 +151,10 @@ def grown(frame: TableFrame, widest: Sequence[int], sums: Sequence[Total | None]
 
 
 def cols_xml(tables: Sequence[Sequence[float]]) -> str:
-    """Returns the `<cols>` element of a sheet; each column is as wide as the widest of the sheet's tables needs."""
+    """Returns the `<cols>` element of a sheet. `tables`: the column widths of each table on the sheet.
+
+    Each column gets the greatest of its widths.
+    """
     widths = [max(column) for column in zip_longest(*tables, fillvalue=0.0)]
     cols = "".join(
         f'<col min="{col}" max="{col}" width="{width:g}" customWidth="1"/>'
@@ -163,7 +172,10 @@ def _row_head_width(table: SheetTable, level: int) -> float:
 
 
 def _digits(points: float) -> float:
-    """Returns points as Excel's unit of column widths: digits of its font, 7 pixels each, plus 5 of padding."""
+    """Converts points to Excel's unit of column widths: digits of its default font.
+
+    A column is 7 pixels wide for each digit, plus 5 pixels of padding.
+    """
     return min(_MOST_DIGITS, max(0.5, (points * 4 / 3 - 5) / 7))
 
 
@@ -241,7 +253,10 @@ class Frame:
         return [_sheet_xml(sheet) for sheet in self._book.worksheets]
 
     def head_xml(self, index: int, above: int = 0) -> str:
-        """Returns the rows above the data of one table as XML; `above` rows of the sheet are above the table."""
+        """Returns the rows above the data of one table as XML.
+
+        `above`: how many rows of the sheet are above the table.
+        """
         rows = _ROW.findall(self._sheets_xml[index])[: self.tables[index].layout.data_top - 1]
         return _NUMBERING.sub(lambda at: f'{at[1]} r="{at[2]}{int(at[3]) + above}"', "".join(rows))
 
@@ -390,12 +405,15 @@ def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = 
 
 
 def _boolean_format(style: LeafStyle) -> str:
-    """Returns the number format for booleans: the caller's only in a boolean column; others would show 1 and 0."""
+    """Returns the number format for booleans.
+
+    The caller's format is used only in a boolean column. Formats of other columns would show 1 and 0.
+    """
     return (style.format if style.type == "boolean" else None) or BOOLEAN_FORMAT
 
 
 def _is_frozen(table: SheetTable, layout: Layout) -> bool:
-    """Whether the heads stay visible when scrolling; by default not if they are so high that they fill the window."""
+    """Whether the heads stay visible when scrolling. By default they do, unless they would fill the window."""
     return layout.top_height <= _TALLEST_FROZEN if table.freeze is None else table.freeze
 
 
@@ -446,7 +464,10 @@ def footer_row(frame: TableFrame, row: int) -> str:
 def end_rows(
     frame: TableFrame, sums: Sequence[Total | None], row: int, merges: list[str], data_rows: tuple[int, int] | None
 ) -> tuple[str, int]:
-    """Returns (XML of the rows below the data, number of the last of them). The data ends in row `row`."""
+    """Returns (XML of the rows below the data, number of the last row). The data ends in row `row`.
+
+    Adds the merged cells of these rows to `merges`.
+    """
     ending, layout = "", frame.layout
     if layout.has_totals:
         row += 1
@@ -471,9 +492,10 @@ def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence
 
 
 class EqualRuns:
-    """Finds runs of equal cells below each other in the columns that the template merges, in (a part of) a sheet.
+    """Finds runs of equal cells below each other, in a sheet or in a part of a sheet.
 
-    A run ends where a run in a merged column to its left ends. Blank cells are not merged.
+    Only columns that the template merges have runs. Where a run in a merged column ends, the runs in merged columns to
+    its right end too. Blank cells are not merged.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -505,7 +527,11 @@ class EqualRuns:
                 self._past = self._rows
 
     def take_runs(self) -> dict[str, Any]:
-        """Returns the runs since the last call, with what is needed to join them with the runs before and after."""
+        """Returns the runs since the last call.
+
+        The result also has the cells of the first and the last row, by which runs are joined with those before and
+        after.
+        """
         for at in range(len(self._keys)):
             self._close(at)
         part = {"rows": self._rows, "first": list(self._first), "last": list(self._last), "runs": self._runs}
@@ -523,15 +549,15 @@ def _identity(value: object) -> str:
 
 
 def _agreeing(above: Sequence[str], below: Sequence[str]) -> int:
-    """Returns how many columns, from the first one on, have equal cells that are not blank."""
+    """Returns how many of the leading columns have equal cells that are not blank."""
     pairs = zip(above, below, strict=False)
     return next((at for at, (old, new) in enumerate(pairs) if not new or old != new), len(above))
 
 
 def merged_cells(layout: Layout, parts: Sequence[Mapping[str, Any]], first_row: int) -> list[str]:
-    """Returns the elements of merged cells in the data of a sheet, from its parts in order.
+    """Returns the XML elements of the merged cells in the data of a sheet.
 
-    The data begins at row `first_row`.
+    `parts`: the results of `take_runs`, in order. `first_row`: the row at which the data begins.
     """
     columns = [at for at, leaf in enumerate(layout.columns, layout.row_head_width + 1) if leaf.style.merge]
     found, offset, last = list[tuple[int, int, int]](), 0, list[str]()
@@ -563,7 +589,10 @@ def merged_cells(layout: Layout, parts: Sequence[Mapping[str, Any]], first_row: 
 
 
 def filter_range(table: SheetTable, layout: Layout, last_row: int) -> str:
-    """Returns the range of the autofilter: lowest heads and data. Empty with merged cells, which filters break."""
+    """Returns the range of the autofilter: the lowest heads and the data. Empty if the table gets no filter.
+
+    A table with merged cells in its data gets no filter, because filters break merged cells.
+    """
     if table.autofilter is False or layout.row_head_width or not layout.head_rows or not layout.columns:
         return ""
     if any(leaf.style.merge for leaf in layout.columns):

@@ -42,12 +42,15 @@ class ZipEntry:
 
     @property
     def aes(self) -> bytes:
-        """The extra field of an encrypted entry: AE-2, AES-256."""
+        """The extra field of an encrypted entry: AE-2, AES-256. Empty for other entries."""
         return struct.pack("<3H2sBH", 0x9901, 7, 2, b"AE", 3, self.method) if self.encrypted else b""
 
     @property
     def needs(self) -> int:
-        """The version of the zip format that the entry needs: Excel demands the same one in header and directory."""
+        """The version of the zip format that the entry needs.
+
+        Excel demands that header and directory state the same version.
+        """
         return 51 if self.encrypted else 45 if self.big else 20
 
     @property
@@ -70,7 +73,7 @@ def local_header(entry: ZipEntry) -> bytes:
 
 
 def directory(entries: Sequence[tuple[ZipEntry, int]], start: int) -> bytes:
-    """Returns the directory of the archive, which is at offset `start`; entries are given with their offsets."""
+    """Returns the directory of the archive. `entries`: each with its offset. `start`: the offset of the directory."""
     records = b"".join(_central_record(entry, offset) for entry, offset in entries)
     end, count = start + len(records), len(entries)
     tail = b""
@@ -114,8 +117,8 @@ Entry = tuple[str, Iterable[Chunk]]
 def zip_stream(entries: Iterable[Entry], *, stored: bool = False, password: str | None = None) -> Iterator[Chunk]:
     """Yields the bytes of a zip; the chunks of an entry are read only when they are written.
 
-    With `stored`, entries are not compressed; they may be archives with headers that are filled in later. With a
-    password, entries are encrypted, and a stored one is kept in memory.
+    With `stored`, entries are not compressed. Stored entries may be archives whose headers are filled in later. With a
+    password, entries are encrypted. An entry that is both stored and encrypted is kept in memory as a whole.
     """
     written: list[tuple[ZipEntry, int]] = []
     offset = 0
@@ -145,7 +148,7 @@ class _Deflated:
         self.crc = self.size = self.packed = 0
 
     def __iter__(self) -> Iterator[Chunk]:
-        """Yields the compressed bytes. A `Later` is compressed by itself: other pieces do not refer to its bytes."""
+        """Yields the compressed bytes. A `Later` is compressed alone, so that no other piece refers to its bytes."""
         packer, late = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW), list[tuple[Later, Later]]()
         # The checksum and size of the bytes up to each `Later`, and after the last.
         pieces = [(0, 0)]
