@@ -1,7 +1,8 @@
 """Exports: files of rows, pulled from a source.
 
-The app makes one `Exports`, which holds what the steps of an export use; each step is a function that takes it.
-Importing any module of this package runs this file, so it imports other modules only when they are first used.
+The app makes one `Exports`. It holds the objects that the steps of an export use. Each step is a function that takes
+the `Exports`. Importing any module of this package runs this file. So this file imports other modules only when they
+are first used.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Exports:
 
     @cached_property
     def most_lanes(self) -> int:
-        """How many workers may render ranges of one export in parallel; 0: always stage the pages."""
+        """How many workers may render ranges of one export in parallel. With 0, the pages are always staged instead."""
         return self.settings.export_most_workers
 
     # --- stores
@@ -95,7 +96,10 @@ class Exports:
 
     @cached_property
     def pace_of(self) -> Callable[[int], SourcePace]:
-        """Returns a function from `source_rate` to the pace of requests, which all exports of this process share."""
+        """Returns a function from `source_rate` to the pace of requests.
+
+        All exports of this process share these paces.
+        """
         from tidegate.aws.host_usage import HostUsage
         from tidegate.exports.source import SourcePace
 
@@ -109,7 +113,10 @@ class Exports:
 
     @cached_property
     def _granted(self) -> Callable[[str], Project]:
-        """Returns a function that reads a project consistently: a grant that was just removed no longer counts."""
+        """Returns a function that reads a project with a consistent read.
+
+        So a grant that was just removed no longer counts.
+        """
         return partial(self.projects.get, consistent=True)
 
     @cached_property
@@ -156,7 +163,10 @@ class Exports:
         return export_schedules(self)
 
     def owned_objects(self, request: Request) -> list[str]:
-        """Returns the keys of the objects to delete with the record: its own, and pages that were kept for a retry."""
+        """Returns the keys of the objects to delete together with the export's record.
+
+        Pages that were kept for a retry are among them.
+        """
         from tidegate.exports.model import keeps_pages
         from tidegate.exports.store import owned_objects, pages_prefix
 

@@ -66,7 +66,10 @@ _heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 def s3_page(
     exports: Exports, options: Options, place: PagePlace, step: int, _task_id: str, seconds: float | None
 ) -> bytes:
-    """Returns a page of up to `step` rows of an S3 object. SourceBroken if it was replaced since the first page."""
+    """Returns a page of up to `step` rows of an S3 object.
+
+    Raises SourceBroken if the object was replaced since the first page.
+    """
     until = inf if seconds is None else time.monotonic() + seconds
     if place.snapshot:
         etag, _, size = place.snapshot.rpartition("/")
@@ -100,7 +103,10 @@ def _head(options: Options, reading: _Reading) -> tuple[list[str], int]:
 
 
 class _Reading:
-    """Reads ranges of one version of an object. FetchTimeout after `until`, a time of the monotonic clock."""
+    """Reads ranges of one version of an object.
+
+    Raises FetchTimeout after `until`, a time of the monotonic clock.
+    """
 
     def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int, until: float) -> None:
         self._client, self._options, self._until = client, options, until
@@ -111,7 +117,7 @@ class _Reading:
         return len(_BOM) if self._bytes(0, len(_BOM)) == _BOM else 0
 
     def records(self, offset: int, most: int) -> tuple[list[bytes], int]:
-        """Returns (up to `most` whole records from `offset` on, the offset after them). Leaves out blank lines."""
+        """Returns (records, offset after them): up to `most` whole records from `offset` on. Leaves out blank lines."""
         data = b""
         while True:
             if len(data) >= MOST_BYTES:
@@ -146,7 +152,11 @@ class _Reading:
 
 
 def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tuple[list[bytes], int]:
-    """Returns (up to `most` whole records, the bytes that they take). A line break in CSV quotes ends no record."""
+    """Returns (records, number of bytes used): up to `most` whole records from the beginning of the data.
+
+    `quoted`: whether the data are CSV. A line break inside a quoted CSV field does not end the record. `at_end`:
+    whether no more data follow.
+    """
     records, used, begin, at = list[bytes](), 0, 0, 0
     inside = False
     # A row of empty fields that tabs separate is not blank.
@@ -262,7 +272,10 @@ def _cursor(last: Mapping[str, Any]) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """Returns the value with decimals in place of floats, which boto3 refuses; the decimals are as the caller wrote."""
+    """Returns the value with decimals in place of floats, because boto3 refuses floats.
+
+    The decimals have the digits that the caller wrote.
+    """
     if isinstance(value, float):
         return Decimal(repr(value))
     if isinstance(value, list):
@@ -337,10 +350,10 @@ def reads_only(sql: str) -> bool:
 
 
 def foreign_table(sql: str, databases: Collection[str]) -> str | None:
-    """Returns the first table, as written, that is not certainly in one of these databases; None if all tables are.
+    """Returns the first table, as written, that may be outside these databases. None if all are certainly inside.
 
-    A name without a database is in the default database. A name that may be a table or a column counts as a table: some
-    allowed statements are refused, but no forbidden one is accepted.
+    A name without a database is in the default database. A name that may be a table or a column counts as a table. So
+    some allowed statements are refused, but no forbidden statement is accepted.
     """
     tokens = _tokens(sql)
     if not tokens or tokens[0].upper() not in _QUERIES:
@@ -398,7 +411,7 @@ def _is_name(token: str) -> bool:
 
 
 def _tokens(sql: str) -> list[str]:
-    """Returns the tokens of a statement, without comments and blanks; empty if Trino might read it otherwise."""
+    """Returns the tokens of a statement, without comments and blanks. Empty if Trino might split it in another way."""
     found, at = list[str](), 0
     while at < len(sql):
         match = _TOKENS.match(sql, at)
@@ -524,7 +537,10 @@ _NAMED_BY = {"s3": "bucket", "dynamodb": "table", "athena": "workgroup"}
 
 @dataclass(slots=True)
 class AllowedSources:
-    """The sources that the operator allows, as names or patterns, and the check of a project's grants. `-`: none."""
+    """The sources that the operator allows, as names or patterns, and the check of a project's grants.
+
+    `-` allows none.
+    """
 
     bucket: str
     table: str
@@ -539,7 +555,7 @@ class AllowedSources:
         self.require(project_id, source, [field, kind, _NAMED_BY[kind]])
 
     def require(self, project_id: str, source: Mapping[str, Any], place: Sequence[str]) -> None:
-        """Raises SourceNotGranted, for the field at `place` in the body, unless this source may be read.
+        """Raises SourceNotGranted unless this source may be read. `place`: the field of the body that the error names.
 
         A batch may give an S3 `prefix` in place of a `key`.
         """
@@ -615,7 +631,7 @@ def direct_page(
     step: int,
     seconds: float | None = None,
 ) -> bytes:
-    """Returns a page of a direct source, in the format of an HTTP source; within `seconds` if given."""
+    """Returns a page of a direct source, in the format of an HTTP source. `seconds`: the time limit, if any."""
     source = json.loads(address.removeprefix(DIRECT))
     kind, options = next(iter(source.items()))
     try:

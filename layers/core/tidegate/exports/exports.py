@@ -77,11 +77,11 @@ class Orders:
         self._exports = exports
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
-        """Raises BadTable, or what its source is refused with, for an order that could only fail later."""
+        """Raises an error for an order that could only fail later: BadTable, or the error that refuses its source."""
         self._exports.check_urls(project_id, self._checked_tables(project_id, spec))
 
     def _checked_tables(self, project_id: str, spec: ExportSpec) -> dict[str, str | None]:
-        """Checks the tables, except their URLs: returns these, by the name of the field, for `check_urls`."""
+        """Checks the tables, but not their URLs. Returns the URLs by field name, for `check_urls`."""
         urls: dict[str, str | None] = {}
         for number, table in enumerate(spec.tables):
             place = f"[{number}]" if len(spec.tables) > 1 else ""
@@ -231,7 +231,7 @@ class Orders:
         return Listed(found, (after or cursor) if cursor else None)
 
     def link(self, project_id: str, task_id: str, require: Callable[[str], None]) -> DownloadLink:
-        """Returns a presigned link to the file. NotReady, or Expired, if there is no file.
+        """Returns a presigned link to the file. Raises NotReady if there is no file, and Expired if it was deleted.
 
         `require` raises an error if the caller's key does not have the scope.
         """
@@ -284,7 +284,7 @@ def _unmasked(project_id: str, task_id: str, now: datetime, who: str, spec: Expo
 
 
 def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
-    """Returns the content of the template that the order fills. BadTable if these tables cannot fill it."""
+    """Returns the content of the template that the order fills. Raises BadTable if these tables cannot fill it."""
     from tidegate.sheets.fill import check_lists
     from tidegate.sheets.fill_template import FillTemplate
 
@@ -299,7 +299,10 @@ def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
 
 
 def template_bytes(exports: Exports, project_id: str, file_id: str) -> bytes:
-    """Returns the content of a library file, for a template. BadTable if it is not ready or too large."""
+    """Returns the content of a library file that is a template.
+
+    Raises BadTable if the file is not ready or too large.
+    """
     from tidegate.files.library import ContentStore
     from tidegate.files.model import READY
     from tidegate.files.store import FileStore
@@ -318,7 +321,7 @@ def template_bytes(exports: Exports, project_id: str, file_id: str) -> bytes:
 
 
 def kept_template(objects: ExportBucket, request: Request) -> bytes:
-    """Returns the template as it was when the export was ordered. RecordNotFound if it was deleted."""
+    """Returns the template as it was when the export was ordered. Raises RecordNotFound if this copy was deleted."""
     data = objects.get(fill_object(request.project_id, request.request_id))
     if data is None:
         raise RecordNotFound("the template of this export was deleted: submit the export again")
@@ -369,7 +372,8 @@ def sync_file(
 ) -> SyncFile:
     """Pulls and renders a small export and returns its file.
 
-    UseAsync if its rows are too many, or do not arrive within `seconds`, which is at most SECONDS.
+    Raises UseAsync if the export has too many rows, or if the rows do not arrive within `seconds`. The most seconds are
+    SECONDS.
     """
     from tidegate.sheets.files import content_type, extension, render
     from tidegate.sheets.xlsx import TableRows
@@ -476,7 +480,7 @@ _MOST_EXACT = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The first rows of a source; `answered` has the settings of the table that it sent: header, footer, template."""
+    """The first rows of a source. `answered` has the table settings that the source sent: header, footer, template."""
 
     rows: list[Any]
     total: int | None
@@ -492,7 +496,10 @@ def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
 
 
 def _as_double(value: Any) -> Any:
-    """Returns the value for programs that read all numbers as doubles: numbers that would change become text."""
+    """Returns the value for programs that read all numbers as doubles.
+
+    Numbers that such a program would change become text.
+    """
     if isinstance(value, dict):
         return {key: _as_double(inner) for key, inner in value.items()}
     if isinstance(value, list):

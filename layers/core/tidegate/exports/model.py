@@ -148,12 +148,15 @@ class ExportSpec:
     sealed_password: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the order as it is stored, which never has the password itself."""
+        """Returns the order as it is stored. A stored order never has the password in plain text."""
         return asdict(self) | {"password": None}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
-        """Returns the order from its stored data, parsed by `read_exact`. Only rows keep decimals as `Digits`."""
+        """Returns the order from its stored data, which `read_exact` has parsed.
+
+        Only rows keep decimals as `Digits`.
+        """
         from tidegate.sheets.values import plain
 
         tables = tuple(
@@ -170,8 +173,10 @@ class ExportSpec:
         return Output(self.type, self.multi_type, *more)
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
-        """Returns the table to render. `answered` has the header, footer and template that its source sent, which
-        replace those of the order."""
+        """Returns the table to render.
+
+        `answered`: the header, footer and template that the source sent. They replace those of the order.
+        """
         spec = replace(self.tables[number], **{k: v for k, v in (answered or {}).items() if v})
         return SheetTable(
             template=parse_template(spec.template),
@@ -263,7 +268,10 @@ def address_of(source: Mapping[str, Any]) -> str:
 
 
 def keeps_pages(request: Request) -> bool:
-    """Whether a retry of a failed export uses the pages that are staged: not if the pages made it fail."""
+    """Whether the export failed and a retry can use its staged pages.
+
+    A retry cannot use the pages if they were the cause of the failure.
+    """
     return request.status == FAILED and (request.error or {}).get("code") not in _OF_PAGES
 
 
@@ -276,7 +284,7 @@ def default_file_name(now: datetime, task_id: str) -> str:
 
 
 def is_expired(request: Request, now: datetime) -> bool:
-    """Whether the file of a completed export is deleted, or due to be: its retention is over."""
+    """Whether the file of a completed export is deleted or due for deletion, because its retention is over."""
     if request.status != COMPLETED or request.finish_time is None:
         return False
     return request.expired_at is not None or now >= datetime.fromisoformat(request.finish_time) + KEPT
@@ -298,7 +306,10 @@ class Rendered:
 
 
 def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, Any]:
-    """Returns the progress as callers see it. Pulling counts for 70 percent; it is 0 percent without a total."""
+    """Returns the progress as callers see it.
+
+    Pulling counts for 70 percent and rendering for 30 percent. Without a total, `percent` is 0.
+    """
     if not total:
         return {"rows": pulled, "total": total, "percent": 0}
     percent = int(70 * min(1.0, pulled / total) + 30 * min(1.0, rendered / total))

@@ -45,7 +45,10 @@ def page_seconds(spec: ExportSpec) -> float:
 
 
 class PageList:
-    """The list of the staged pages of each table. It saves requests to S3: the staged objects themselves decide."""
+    """The list of the staged pages of each table. It saves requests to S3.
+
+    A staged page that is not in the list is read from its object and is not fetched again.
+    """
 
     def __init__(self, tables: list[TablePages]) -> None:
         self.tables = tables
@@ -115,7 +118,10 @@ def _plan(exports: Exports, request: Request, spec: ExportSpec, run: _Run) -> Ra
 def _staged_page(
     exports: Exports, key: str, number: int, staged: set[str], fetch: Callable[[], bytes], deadline: float
 ) -> SourcePage:
-    """Returns a page from staging, or fetches and stages it. If two workers stage it, both return the first."""
+    """Returns a page from its staged object, or fetches the page and stages it.
+
+    If two workers stage the page at the same time, both return the content that was stored first.
+    """
     staged_body = exports.objects.get(key) if key in staged else None
     if staged_body is not None:
         return read_page(staged_body, number)
@@ -130,7 +136,10 @@ def _staged_page(
 
 
 def with_retries(exports: Exports, fetch: Callable[[], T], number: int, deadline: float = inf, failures: int = 0) -> T:
-    """Fetches page `number`, with retries; `failures` requests have failed before. None begins after `deadline`."""
+    """Fetches page `number`, with retries. No retry begins after `deadline`.
+
+    `failures`: how many requests for this page have failed before.
+    """
     while True:
         try:
             return fetch()
@@ -168,7 +177,10 @@ def in_parallel(
 
 
 def retry_wait(error: DomainError, number: int, failures: int) -> float | None:
-    """Returns the seconds to wait before page `number` is requested again; None if this attempt does not do so."""
+    """Returns the seconds to wait before page `number` is requested again.
+
+    None if this attempt does not request it again.
+    """
     if number == 0 or not error.retryable or failures >= _TRIES:
         return None
     return min(10.0, max(2.0**failures, error.retry_after or 0.0))
@@ -219,7 +231,7 @@ class _Run:
         return tables
 
     def has_later_pages(self) -> bool:
-        """Whether pages after page 0 were staged in an earlier step: then the remaining ones are staged, too."""
+        """Whether pages after page 0 were staged in an earlier step. If so, the remaining pages are staged, too."""
         ids = self._request.project_id, self._request.request_id
         tables = range(len(self._spec.tables))
         return any(len(pages.counts) > 1 for pages in self._page_list.tables) or any(
@@ -318,7 +330,10 @@ _STATE_PAGES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The pages of one table that one worker renders: from `first` up to, not including, `past`; None: to the end."""
+    """The pages of one table that one worker renders: from `first` up to, not including, `past`.
+
+    If `past` is None, the pages are rendered up to the last one.
+    """
 
     table: int
     first: int
@@ -355,7 +370,7 @@ class RangePlan:
 
     @property
     def is_small(self) -> bool:
-        """Whether a copy for every worker fits into the state of the state machine."""
+        """Whether copies of the plan for all workers fit into the state of the state machine."""
         return sum(map(len, self.tables)) * self.lanes <= _STATE_PAGES
 
     def as_data(self) -> dict[str, Any]:
@@ -363,8 +378,11 @@ class RangePlan:
 
 
 def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
-    """Whether several workers can render the export: not if it is short, encrypted, or has row heads, for which one
-    worker has to collect all rows."""
+    """Whether several workers can render the export.
+
+    They cannot if the export is short, has too many pages, is encrypted, or may be split into several files. They
+    cannot render row heads either, because one worker has to collect all rows for them.
+    """
     # Encryption goes from the first byte to the last, so it cannot be divided.
     if spec.sealed_password or any(ROW_HEAD in pages.all_keys() for pages in tables):
         return False
@@ -427,13 +445,16 @@ def make_plan(
 
 
 def _requests(pages: TablePages) -> int:
-    """Returns how many requests the table still needs. Page 0 is staged already; after a full last page one more is
-    sent, because there may be more rows than announced."""
+    """Returns how many requests the table still needs.
+
+    Page 0 is staged already. After a full last page, one more page is requested, because there may be more rows than
+    announced.
+    """
     return max(1, pages.announced - 1 + (pages.total == pages.announced * pages.size))
 
 
 def _range_starts(count: int, each: int) -> list[int]:
-    """Returns the first page of each range of `each` requests, and at the end `count`.
+    """Returns the first page of each range, and at the end `count`. A range needs `each` requests.
 
     The first range also has page 0, which is staged already.
     """
@@ -480,8 +501,11 @@ class RangeRecord:
     as_text: list[int] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the record as it is stored, without an empty `as_text`: workers of 1.1.0, which may share the export
-        during a deployment, refuse a field that they do not know."""
+        """Returns the record as it is stored. An empty `as_text` is left out.
+
+        Workers of release 1.1.0 refuse a field that they do not know, and they may share the export during a
+        deployment.
+        """
         return {name: value for name, value in asdict(self).items() if value or name != "as_text"}
 
     @classmethod

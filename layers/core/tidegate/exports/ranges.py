@@ -74,7 +74,10 @@ JoinedFile = JoinedText | JoinedBook | JoinedParquet | JoinedFill
 
 
 class TableContext:
-    """What the workers need to know of one table, from its page 0 or from the rows that came with the order."""
+    """What the workers need to know about one table.
+
+    It comes from page 0 of the table, or from the rows that came with the order.
+    """
 
     def __init__(self, spec: ExportSpec, number: int, first_body: bytes | None) -> None:
         self.spec, self.number, self.first_body = spec, number, first_body or b""
@@ -108,7 +111,10 @@ class TableContext:
         return TableRows(self.spec.table(self.number, answered), self.keys, ())
 
     def several_sheets(self, capacity: int | None) -> bool:
-        """Whether the rows may need several sheets; always true for a sequential source, whose total is not known."""
+        """Whether the rows may need several sheets of `capacity` rows each. False if there is no capacity.
+
+        With a capacity, always true for a sequential source, because its total is not known.
+        """
         return capacity is not None and (self.pages.sequential or (self.pages.total or 0) > capacity)
 
 
@@ -130,7 +136,10 @@ class RangeContext:
 
     @cached_property
     def tables(self) -> list[TableContext]:
-        """All tables of the export. A worker that renders one needs them too: all tables share the style numbers."""
+        """All tables of the export.
+
+        A worker that renders one table needs the others too, because all tables share the style numbers.
+        """
         numbers = range(len(self.spec.tables))
         if len(numbers) == 1:
             return [self._table(0)]
@@ -169,7 +178,10 @@ class RangeContext:
         return None if data is None else RangeRecord.from_data(json.loads(data))
 
     def store(self, record: RangeRecord) -> RangeRecord:
-        """Stores the record of a range unless there is one. Returns the stored one, which may be of a duplicate run."""
+        """Stores the record of a range, unless the range has one. Returns the stored record.
+
+        A duplicate run of the range may have stored it.
+        """
         data = json.dumps(record.as_data(), ensure_ascii=False).encode()
         stored = self.objects.put_first(record_object(*self._ids, record.table, record.first), data)
         return RangeRecord.from_data(json.loads(stored))
@@ -241,10 +253,10 @@ class PagesAhead:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def parallel(self, first: int, past: int) -> Iterator[tuple[int, SourcePage | None]]:
-        """Yields (number, page) from page `first` up to, not including, `past`. The call sends the first requests.
+        """Yields (number, page) from page `first` up to, not including, `past`.
 
-        Stops requesting when time runs out. The page is None if it is past the announced total and could not be
-        fetched: sources answer such a page in many ways.
+        The call itself sends the first requests. Stops requesting when time runs out. The page is None if its number is
+        past the announced total and it could not be fetched, because sources answer such a request in many ways.
         """
         ahead: deque[tuple[int, Future[bytes]]] = deque()
         numbers = iter(range(first, past))
@@ -360,7 +372,7 @@ def work(
     seconds_left: float,
     plan: RangePlan | None = None,
 ) -> bool:
-    """Renders the ranges of one worker (`lane`). False if time ran out and another invocation must continue."""
+    """Renders the ranges of one worker (`lane`). Returns False if time ran out and another invocation must continue."""
     set_up_process()
     until = time.monotonic() + seconds_left - page_seconds(spec) - _MARGIN_SECONDS
     context = RangeContext(exports.objects, request, spec, plan)
@@ -390,7 +402,10 @@ def work(
 def _render_range(
     exports: Exports, rows: _RangeRows, first: int, cursor: str | None, heartbeat: Heartbeat, lane: int, until: float
 ) -> RangeRecord:
-    """Pulls and renders a range from page `first` on. Returns its record, which may end before the range does."""
+    """Pulls and renders a range from page `first` on.
+
+    Returns the record, which may end at an earlier page than the range.
+    """
     table, record, failure = rows.table, rows.record, None
 
     def report(done: int, pages: int) -> None:
@@ -423,7 +438,7 @@ def _render_range(
 def _sequential(
     rows: _RangeRows, ahead: PagesAhead, first: int, cursor: str | None, until: float, report: Report
 ) -> None:
-    """Renders pages one after another while the next one is fetched, for about a minute."""
+    """Renders pages one after another, for about a minute. While one page is rendered, the next one is fetched."""
     record, pages = rows.record, rows.table.pages
     until = min(until, time.monotonic() + RANGE_SECONDS)
     if first:
@@ -493,7 +508,10 @@ def _parallel(rows: _RangeRows, ahead: PagesAhead, first: int, past: int, until:
 
 
 def _estimate(rows: _RangeRows, lane: int, done: int, pages: int) -> dict[str, Any]:
-    """Returns the estimated progress of the export. All workers are about equally fast, so one stands for all."""
+    """Returns the estimated progress of the export.
+
+    All workers are about equally fast, so the progress of this worker is taken for the progress of all.
+    """
     context, table_pages, record = rows.context, rows.table.pages, rows.record
     totals = [table.pages.total for table in context.tables]
     total = None if None in totals else sum(each or 0 for each in totals)
@@ -508,7 +526,10 @@ class _RangeRows:
     """Renders the rows of one range into fragments, and keeps its record."""
 
     def __init__(self, context: RangeContext, span: Span, first: int, before: int | None, cursor: str | None) -> None:
-        """`before`, the rows before this range, and `cursor` come from the record before, for sequential sources."""
+        """For a sequential source, `before` and `cursor` come from the previous record.
+
+        `before`: the rows before this range.
+        """
         self.context, self.span = context, span
         self.table: TableContext = context.tables[span.table]
         self.record = RangeRecord(span.table, first, first, before=before or 0, cursor=cursor)
@@ -527,7 +548,7 @@ class _RangeRows:
 
     @cached_property
     def _top(self) -> int:
-        """The row in the sheet at which the table's data begins, if the tables above it are as long as announced."""
+        """The row of the sheet at which the table's data begins, if the tables above have as many rows as announced."""
         file = self.rendering
         counts = [table.pages.total or 0 for table in self.context.tables]
         return file.first_rows(counts)[self.span.table] if isinstance(file, JoinedBook) else 0
@@ -543,7 +564,10 @@ class _RangeRows:
         return self.context.store(replace(self.record, **rendering.notes()))
 
     def render(self, number: int, page: SourcePage, *, final: bool) -> None:
-        """Renders a page. GivenUp if it contradicts page 0. `final`: the page may have fewer rows than the others."""
+        """Renders a page. Raises GivenUp if the page contradicts page 0.
+
+        `final`: the page may have fewer rows than the others.
+        """
         table, record = self.table, self.record
         if not table.pages.sequential and (page.force_continue is not None or page.by_cursor):
             raise GivenUp(f"page {number} has `next` or `force_continue`, page 0 had neither")
@@ -590,7 +614,7 @@ class _RangeRows:
         return self._writer
 
     def _take_sheet(self) -> None:
-        """Records the column widths and equal neighbours of the current sheet, which the joiner needs."""
+        """Adds the column widths and the equal neighbours of the current sheet to the record, for the joiner."""
         rendering = self.rendering.tables[self.span.table]
         self.record.widths.append((self._sheet, rendering.take_widths()))
         self.record.equal.append((self._sheet, rendering.take_equal()))
@@ -628,7 +652,10 @@ _COPIES_TOGETHER = 16
 
 
 def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered | None:
-    """Joins the fragments of all ranges to one file. None if they do not fit: the export then stages its pages."""
+    """Joins the fragments of all ranges to one file.
+
+    None if they do not fit; the export then stages its pages instead.
+    """
     ids = request.project_id, request.request_id
     context = RangeContext(objects, request, spec)
     with ThreadPoolExecutor(_COPIES_TOGETHER) as threads:
@@ -662,7 +689,10 @@ def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered 
 def _records(
     context: RangeContext, by_first: Mapping[tuple[int, int], RangeRecord | None]
 ) -> list[list[RangeRecord]] | None:
-    """Returns the records of every table, each starting where the one before ends; None if a worker gave up."""
+    """Returns the records of every table in the order of their pages. None if a worker gave up.
+
+    There are no gaps: each record begins with the page that follows the last page of the previous record.
+    """
     tables = [_of_table(context, number, by_first) for number in range(len(context.plan.tables))]
     found = [records for records in tables if records is not None]
     return found if len(found) == len(tables) else None
@@ -711,7 +741,7 @@ def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
 def _numbered(
     objects: ExportBucket, file: JoinedBook, made: Made, records: Sequence[Sequence[RangeRecord]]
 ) -> list[list[SheetRows]]:
-    """Returns the sheets with correct row numbers, after rewriting fragments with wrong ones.
+    """Returns the sheets with correct row numbers. Rewrites the fragments that have wrong row numbers.
 
     A worker does not know the row numbers after a short page, or after a table with another number of rows than
     announced.

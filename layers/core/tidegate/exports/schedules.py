@@ -63,7 +63,7 @@ class ScheduledOrder:
         )
 
     def check_placeholders(self) -> None:
-        """Invalid if a text has a placeholder that no run replaces."""
+        """Raises Invalid if a text has a placeholder that no run replaces."""
 
         def check(field: str, text: str) -> str:
             for name in _PLACEHOLDER.findall(text):
@@ -75,7 +75,10 @@ class ScheduledOrder:
         self._with_texts(check)
 
     def _with_texts(self, change: Callable[[str, str], str]) -> ScheduledOrder:
-        """Returns the order with all texts changed that may have placeholders; `change` gets field and text."""
+        """Returns the order after changing all texts that may have placeholders.
+
+        `change` gets the name of a field and its text, and returns the new text.
+        """
         tables = tuple(
             replace(
                 table,
@@ -104,7 +107,7 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def export_schedules(exports: Exports) -> Schedules[ExportSchedule, ScheduledOrder]:
-    """Returns the schedules of exports: each of their runs orders one export."""
+    """Returns the schedules of exports. Each run of a schedule orders one export."""
     placed = exports.orders
 
     def stored(schedule: ExportSchedule, order: ScheduledOrder) -> str:

@@ -76,8 +76,8 @@ def page_url(source_url: str, place: PagePlace, step: int, task_id: str) -> str:
 def read_page(body: bytes, number: int) -> SourcePage:
     """Returns the page that is in a source's response.
 
-    SourceBroken, with a text for the people who run the source, if the response has the wrong form. A FetchError, which
-    may be retryable, if the source answered with an error.
+    Raises SourceBroken if the response has the wrong form. Its text is for the people who run the source. Raises a
+    FetchError, which may be retryable, if the source answered with an error.
     """
     try:
         answer = read_exact(body)
@@ -100,7 +100,7 @@ def read_page(body: bytes, number: int) -> SourcePage:
 
 
 def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], SourcePage]:
-    """Returns a faster `read_page` for rows that most likely have these keys: it returns them as `TypedRow`s."""
+    """Returns a faster `read_page` for rows that most likely have these keys. It returns such rows as `TypedRow`s."""
     typed = typed_answers(keys)
     if typed is None:
         return read_page
@@ -192,7 +192,10 @@ def as_written(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _total(value: Any, number: int) -> int | None:
-    """Returns the total that the source announced; None if it does not know one, and sends none, "" or -1."""
+    """Returns the total that the source announced. None if the source does not know a total.
+
+    A source that does not know a total sends none, "" or -1.
+    """
     text = "" if value is None else str(value).removesuffix(".0")
     if text == "" or (text[0] == "-" and text[1:].isdigit() and text[1] != "0"):
         return None
@@ -236,8 +239,8 @@ _MOST_REPEATS = 2
 class TablePages:
     """Which pages of one table were pulled, with their row counts and keys, and which page comes next.
 
-    A source's total is a hint for which pages can be requested in parallel. The end is a short page, an empty page or
-    the end of the cursor; a total that does not match the rows is a warning.
+    A source's total only shows which pages can be requested in parallel. The pages end with a short page, with an empty
+    page or with the end of the cursor. If the total does not match the rows, the export gets a warning.
     """
 
     step: int = 1000
@@ -276,14 +279,14 @@ class TablePages:
 
     @property
     def sequential(self) -> bool:
-        """Whether pages must be requested one after another, because each shows whether another follows."""
+        """Whether pages must be requested one after another. Then only each page shows whether another one follows."""
         return self.total is None or self.forced or self.by_cursor
 
     def all_keys(self) -> list[str]:
         return merge_keys(self.keys[page] for page in sorted(self.keys))
 
     def record_given(self, keys: list[str], rows: int) -> None:
-        """Records rows that came with the order, as a single page."""
+        """Enters the rows that came with the order, as a single page."""
         self.keys, self.counts, self.rows, self.total = {0: keys}, {0: rows}, rows, rows
         self.upcoming, self.done = None, True
 
@@ -313,10 +316,11 @@ class TablePages:
             self.upcoming = self.next_after(number, page)
 
     def is_last_again(self, number: int, page: SourcePage) -> bool:
-        """Whether the page after the announced last one repeats it: then the total was right and the pages end here.
+        """Whether page `number` comes after the last announced page and repeats that page.
 
-        Some sources have no pages and return all rows to every request; some return their last page for every later
-        one. If page 0 was the same too although more pages were announced, the source ignores `page`.
+        Then the total was right, and the pages end here. Some sources have no pages and return all rows to every
+        request. Some return their last page for every later one. If page 0 was the same too although more pages were
+        announced, the source ignores `page`, and the result is False.
         """
         if self.sequential or number != self.announced or page.crc != self.last_crc:
             return False
@@ -340,7 +344,7 @@ class TablePages:
             )
 
     def planned(self) -> Iterator[int]:
-        """Yields the announced pages that are still missing; none after an empty page."""
+        """Yields the numbers of the announced pages that are still missing. Yields none after an empty page."""
         if self.sequential:
             return
         for number in range(1, self.announced):
@@ -360,7 +364,7 @@ class TablePages:
         return 1 if self.counts.get(0, 0) >= total else -(-total // self.size)
 
     def continue_after_plan(self) -> None:
-        """Sets `upcoming` once all announced pages are pulled: if the last one is full, another page may follow."""
+        """Sets `upcoming` once all announced pages are pulled. If the last of them is full, another page may follow."""
         last = max(self.counts)
         # If page 0 is larger than requested, the source has no other. An empty page is the end, even if pages after it,
         # which were requested at the same time, have rows.
@@ -375,14 +379,17 @@ class TablePages:
         return not self.sequential and number == self.announced and self.rows == self.total
 
     def next_after(self, number: int, page: SourcePage) -> int | None:
-        """Returns the number of the page after `number` of a sequential source; None after the last page."""
+        """Returns the number of the page that follows page `number`. None if page `number` is the last one."""
         upcoming = self._next_after(number, page)
         if upcoming is not None:
             self.refuse_repeats(number, page)
         return upcoming
 
     def _next_after(self, number: int, page: SourcePage) -> int | None:
-        """Applies the rules for the end of the pages, of which `force_continue` overrides all others."""
+        """Like `next_after`, but without the check for repeats.
+
+        `force_continue` overrides all other rules for the end.
+        """
         if number + 1 >= MAX_PAGES:
             raise SourceBroken(
                 f"the source has more than {MAX_PAGES} pages of {self.step} rows: raise `step`, or split the export"
@@ -400,7 +407,10 @@ class TablePages:
         return number + 1 if page.rows and len(page.rows) >= self.size else None
 
     def refuse_repeats(self, number: int, page: SourcePage) -> None:
-        """Raises SourceBroken if the source returns the same full page to every request: it would never end."""
+        """Raises SourceBroken if the source returns the same full page to every request.
+
+        Pulling from such a source would never end.
+        """
         if not self._repeats_again(number, page.rows):
             return
         parameter = "`cursor`" if self.by_cursor else "`page`"
@@ -484,7 +494,7 @@ def rows_pulled(tables: Iterable[TablePages]) -> int:
 
 
 def total_of(tables: Iterable[TablePages]) -> int | None:
-    """Returns the number of rows of all tables; None if that of a table is not known yet."""
+    """Returns the number of rows of all tables. None if the number of rows of one table is not known yet."""
     totals = [table.rows if table.done else table.total for table in tables]
     return None if None in totals else sum(total or 0 for total in totals)
 
@@ -522,8 +532,8 @@ def page_source(
     """Returns a function that reads pages from the address of a table: a URL, or a direct source such as an S3 object.
 
     The order's credential is sent only to the origins that it is stored for. All exports of the project share the
-    `source_rate`. `for_caller`: a caller waits for the answer, in a function that may read neither secrets nor direct
-    sources.
+    `source_rate`. `for_caller`: whether a caller waits for the answer. Then this runs in a function that may read
+    neither secrets nor direct sources.
     """
     project, credential, limits = exports.projects.get(project_id), None, limits or PAGE_LIMITS
     seconds_given = spec.source_timeout if spec else None
@@ -592,7 +602,10 @@ def _within(limits: Limits, seconds: float) -> Limits:
 
 
 def _as_utf8(body: bytes, content_type: str) -> bytes:
-    """Returns the body as UTF-8; unchanged if it is not in the charset that its content type names."""
+    """Returns the body as UTF-8.
+
+    If the body is not in the charset that its content type names, returns it unchanged.
+    """
     named = _CHARSET.search(content_type)
     charset = named[1].lower() if named else "utf-8"
     if charset in ("utf-8", "utf8"):
@@ -623,7 +636,10 @@ class SourcePace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self, address: str, patience: float) -> float:
-        """Waits for the next slot. Returns the seconds waited. NotSent if that takes longer than `patience`."""
+        """Waits for the next slot and returns the seconds waited.
+
+        Raises NotSent if the wait would be longer than `patience`.
+        """
         with self._lock:
             now, gap = self.clock(), 1 / self.rate
             slots = self._slots.setdefault(address, deque())

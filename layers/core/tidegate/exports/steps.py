@@ -79,7 +79,7 @@ class Deliveries:
         self._project_of = project_of
 
     def check(self, project_id: str, deliveries: Sequence[Delivery]) -> None:
-        """Invalid if a destination is not allowed for this project."""
+        """Raises Invalid if a destination is not allowed for this project."""
         for number, each in enumerate(deliveries):
             if self._is_open(each.bucket) and self._is_granted(project_id, f"{each.bucket}/{each.key}"):
                 continue
@@ -97,7 +97,10 @@ class Deliveries:
         return any(fnmatchcase(place, pattern) for pattern in self._project_of(project_id).deliver_to)
 
     def send(self, project_id: str, deliveries: Sequence[Delivery], result: dict[str, Any]) -> list[dict[str, Any]]:
-        """Copies the file to each destination; returns the state of each copy. The export ends even if copies fail."""
+        """Copies the file to each destination and returns the state of each copy.
+
+        The export ends even if copies fail.
+        """
         return [self._send(project_id, each, result) for each in deliveries]
 
     def _send(self, project_id: str, delivery: Delivery, result: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +171,7 @@ class LinkMail:
         self._sleep = sleep
 
     def check(self, addresses: Sequence[str]) -> None:
-        """Invalid if mail to one of the addresses is not allowed."""
+        """Raises Invalid if mail to one of the addresses is not allowed."""
         for number, address in enumerate(addresses):
             allowed = NOBODY not in (self.sender, self.recipients)
             if not allowed or not fnmatchcase(address.lower(), self.recipients.lower()):
@@ -344,7 +347,7 @@ def _step(
 ) -> dict[str, Any]:
     """Runs a step of the running attempt. Returns the state machine's next input; an error ends the export.
 
-    `counted`: the step uses runner-hours of the project, and waits when those of the day are used up.
+    `counted`: the step uses runner-hours of the project. It waits when the runner-hours of the day are used up.
     """
     ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
     try:
@@ -394,7 +397,10 @@ def end(
 
 
 def _clean_up(exports: Exports, request: Request) -> None:
-    """Deletes the objects that an ended export no longer needs. If this step dies here, its repeat does it again."""
+    """Deletes the objects that an ended export no longer needs.
+
+    If the function dies here, the repeated step does it again.
+    """
     if not request.is_over:
         return
     project_id, task_id = request.project_id, request.request_id

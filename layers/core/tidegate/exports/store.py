@@ -50,7 +50,10 @@ class ExportStore(Store):
         return [update(key, {"expires_at": int(gone.timestamp())}, condition="")]
 
     def begin_mail(self, request: Request, address: str, now: datetime) -> dict[str, Any] | None:
-        """Returns None if this caller is to send the mail, else the state of the mail that another began."""
+        """Returns None if this caller is to send the mail.
+
+        Otherwise returns the state of the mail that another caller began.
+        """
         token, key = token_hex(8), keys.export_mail(request.project_id, request.request_id, address)
         gone = int((now + _LISTED).timestamp())
         if self._table.try_write(put_new(key | {"begun_by": token, "expires_at": gone})):
@@ -75,7 +78,7 @@ class ExportStore(Store):
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
     def records(self, project_id: str, task_ids: Sequence[str]) -> list[tuple[Export | None, Request]]:
-        """Returns (list entry, request) of the exports that still exist. The entry has changed labels, too."""
+        """Returns (list entry, request) of the exports that still exist. The list entry has the present labels."""
         wanted = [key(project_id, task_id) for task_id in task_ids for key in (keys.request, keys.export)]
         found = self._table.batch_get(wanted, consistent=True)
         entries = {item["task_id"]: record_from(Export, item) for item in found if "task_id" in item}
@@ -89,7 +92,10 @@ class ExportStore(Store):
         return self._table.try_write(update(keys.export(project_id, task_id), sets, removes=removes), audit_write(line))
 
     def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
-        """Deletes the list entry and the request. WrongState while the export runs, because it holds a slot."""
+        """Deletes the list entry and the request.
+
+        Raises WrongState while the export runs, because it still holds a slot.
+        """
         over = {f"over{number}": status for number, status in enumerate(sorted(TERMINAL))}
         ended = f"attribute_not_exists(#pk) OR #status IN ({', '.join(f':{name}' for name in over)})"
         try:
@@ -108,7 +114,10 @@ class ExportStore(Store):
 
 
 def staging_prefix(project_id: str, task_id: str) -> str:
-    """Returns the prefix of the order and the pulled pages, which are deleted when the export ends."""
+    """Returns the prefix of the keys of the order and the pulled pages.
+
+    They are deleted once the export is completed.
+    """
     return f"staging/{project_id}/{task_id}/"
 
 
@@ -122,7 +131,7 @@ def fill_object(project_id: str, task_id: str) -> str:
 
 
 def is_order(key: str) -> bool:
-    """Whether an object is part of the order, which a retry needs."""
+    """Whether an object is part of the order. A retry needs the order."""
     return key.count("/") == 3 and key.endswith(("/spec.json", "/fill.xlsx"))
 
 
@@ -133,7 +142,7 @@ def pages_prefix(project_id: str, task_id: str) -> str:
 def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
     """Returns the key of an attempt's list of pages.
 
-    Each attempt has its own, so that a worker that lost its lease cannot overwrite the list of the next attempt.
+    Each attempt has its own list, so that a worker that lost its lease cannot overwrite the list of the next attempt.
     """
     return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
 
@@ -149,7 +158,7 @@ def output_prefix(project_id: str, task_id: str) -> str:
 def output_object(project_id: str, task_id: str, attempt: int) -> str:
     """Returns the key of an attempt's file.
 
-    Each attempt has its own, so that a worker that lost its lease cannot overwrite the published file.
+    Each attempt has its own file, so that a worker that lost its lease cannot overwrite the published file.
     """
     return f"{output_prefix(project_id, task_id)}{attempt}"
 
@@ -159,7 +168,10 @@ def sync_object(project_id: str, task_id: str) -> str:
 
 
 def ranges_prefix(project_id: str, task_id: str) -> str:
-    """Returns the prefix of plan, records and fragments; below the staged pages, so that they are deleted together."""
+    """Returns the prefix of the keys of the plan, the records and the fragments.
+
+    This prefix is below that of the staged pages, so that all of these objects are deleted together.
+    """
     return f"{pages_prefix(project_id, task_id)}ranges/"
 
 
@@ -180,15 +192,19 @@ def given_up_object(project_id: str, task_id: str) -> str:
 
 
 def numbered_object(fragment: str, row: int, number: int) -> str:
-    """Returns the key of a fragment with corrected row numbers, from `row` on; the same in each run of the joiner."""
+    """Returns the key of a fragment whose row numbers were corrected, so that they begin with `row`.
+
+    Each run of the joiner uses the same key.
+    """
     folder, _, name = fragment.rpartition("/")
     return f"{folder}/numbered/{name}-{row}-{number}"
 
 
 def fragment_object(project_id: str, task_id: str, table: int, first: int, nonce: str, number: int) -> str:
-    """Returns the key of a fragment; unique for each run of a range (`nonce`).
+    """Returns the key of a fragment.
 
-    So a late duplicate of a run cannot overwrite a fragment that a record names.
+    Each run of a range has a `nonce` of its own, so its keys are unique. A late duplicate of a run cannot overwrite a
+    fragment that a record names.
     """
     return f"{ranges_prefix(project_id, task_id)}{table:03d}-{first:07d}-{nonce}-{number:04d}"
 
@@ -215,7 +231,7 @@ class ExportBucket:
         self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data, ContentType=content_type)
 
     def put_first(self, key: str, data: bytes) -> bytes:
-        """Stores the object unless it exists. Returns the stored content: `data`, or that of an earlier writer."""
+        """Stores the object unless it exists. Returns the stored content: `data`, or what an earlier writer stored."""
         for _ in range(_CONFLICTS):
             try:
                 self._client.put_object(
@@ -235,7 +251,10 @@ class ExportBucket:
         return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def assemble(self, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
-        """Makes one object of parts, which are uploaded or copied by S3 from other objects. Returns its size."""
+        """Makes one object of parts. Returns the size of the object.
+
+        Each part is uploaded, or copied by S3 from another object.
+        """
         return assembled(self._client, self._bucket.name, key, content_type, parts)
 
     def get(self, key: str) -> bytes | None:
@@ -268,12 +287,12 @@ class ExportBucket:
 
 
 def still_staged(item: Item, key: str) -> bool:
-    """Whether a staged object is still needed: until the request ends, or for a retry of a failed one."""
+    """Whether a staged object is still needed. After the end of the request, only a retry may need it."""
     request = request_from(item)
     return not request.is_over or (request.status != COMPLETED and is_order(key)) or keeps_pages(request)
 
 
 def still_rendered(item: Item, key: str) -> bool:
-    """Whether a rendered object is still needed: after the end of the request, only if it is the published file."""
+    """Whether a rendered object is still needed. After the end of the request, only the published file is needed."""
     request = request_from(item)
     return not request.is_over or (request.result or {}).get("key") == key
