@@ -1,7 +1,8 @@
 """Batches: a business, a service with an HTTP address, processes many items at a limited rate.
 
-The app makes one `Batches`, which holds what the steps of a batch use; each step is a function that takes it.
-Importing any module of this package runs this file, so it imports other modules only when they are first used.
+The app makes one `Batches`. It holds the objects that the steps of a batch use. Each step is a function that takes the
+`Batches`. Importing any module of this package runs this file. So this file imports other modules only when they are
+first used.
 """
 
 from __future__ import annotations
@@ -143,7 +144,10 @@ class Batches:
         return end_writes(self, request)
 
     def act_when_due(self, item: Mapping[str, Any]) -> bool:
-        """Does the overdue step of a batch, by the item's `due_kind`. Returns whether it did. For compensation."""
+        """Does the overdue step of a batch that the item's `due_kind` names. Returns whether the step was done.
+
+        Called by compensation.
+        """
         from tidegate.batches import batches, control
 
         acts = {

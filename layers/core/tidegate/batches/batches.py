@@ -120,7 +120,7 @@ ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)
 def add_business(
     b: Batches, project_id: str, new: NewBusiness, auth_code: str | None = None, who: str = SYSTEM
 ) -> Business:
-    """Registers a business. QuotaExceeded if the project has as many as it may."""
+    """Registers a business. Raises QuotaExceeded if the project has as many businesses as it may have."""
     now = b.clock()
     business = _business(project_id, new_id("biz", now), new, auth_code, iso(now))
     b.check_urls(project_id, new.urls)
@@ -148,7 +148,10 @@ def get_business(b: Batches, project_id: str, biz_id: str) -> Business:
 
 
 def delete_business(b: Batches, project_id: str, biz_id: str, *, who: str = SYSTEM) -> None:
-    """Deletes a business. InUse if it has batches, also ended ones, or if a schedule creates batches for it."""
+    """Deletes a business.
+
+    Raises InUse if the business has batches, also ended ones, or if a schedule creates batches for it.
+    """
     business = get_business(b, project_id, biz_id)
     schedules = b.table.query_all(keys.BATCH_SCHEDULES.list(project_id), index="gsi1")
     if named := next((item for item in schedules if item.get("biz_id") == biz_id), None):
@@ -172,7 +175,7 @@ def _business(project_id: str, biz_id: str, new: NewBusiness, auth_code: str | N
 
 
 def authorize(b: Batches, batch: Batch, auth_code: str | None) -> Business:
-    """Returns the business of the batch. WrongAuthCode if this is not its auth_code."""
+    """Returns the business of the batch. Raises WrongAuthCode if the auth_code is wrong."""
     business = get_business(b, batch.project_id, batch.biz_id)
     if not business.accepts(auth_code):
         raise WrongAuthCode("this is not the auth_code that the business was registered with: send that one")
@@ -180,9 +183,10 @@ def authorize(b: Batches, batch: Batch, auth_code: str | None) -> Business:
 
 
 def ask(b: Batches, url: str, message_id: str, batch: Batch, **more: Any) -> None:
-    """Asks the business whether a batch may be created, or may run. Raises an error if it does not agree.
+    """Asks the business whether a batch may be created, or may run. Raises an error if the business does not agree.
 
-    It agrees with a 2xx answer, except `{"result": "error", "msg": …}`."""
+    The business agrees with a 2xx answer, except an answer such as `{"result": "error", "msg": …}`.
+    """
     project = b.project(batch.project_id)
     names = ("batch_id", "biz_id", "name", "total", "rate", "start_index")
     body = json.dumps({name: getattr(batch, name) for name in names} | more, separators=(",", ":")).encode()
@@ -222,10 +226,10 @@ def check(b: Batches, project_id: str, new: NewBatch) -> None:
 
 
 def create(b: Batches, business: Business, new: NewBatch, *, who: str = SYSTEM, batch_id: str | None = None) -> Batch:
-    """Stores a new batch, after asking the business. With a `batch_id` that exists, returns that batch.
+    """Stores a new batch, after asking the business. If a batch with this `batch_id` exists, returns that batch.
 
-    Each runner takes a slot of the channel, so the batch gets at most as many as the project may hold slots.
-    QuotaExceeded if the project has as many batches as it may, or as many batches that were never started.
+    Each runner takes a slot of the channel, so the batch gets at most as many runners as the project may hold slots.
+    Raises QuotaExceeded if the project has as many batches as it may have, or as many batches that were never started.
     """
     project_id, quotas = business.project_id, b.quotas(business.project_id)
     if new.runners > 1:
@@ -244,14 +248,17 @@ def create(b: Batches, business: Business, new: NewBatch, *, who: str = SYSTEM, 
 
 
 def _most_runners(b: Batches, quotas: Quotas) -> int:
-    """Returns the most runners that a batch of the project may have: each takes a slot of a channel."""
+    """Returns the most runners that a batch of the project may have. Each runner takes a slot of a channel."""
     known = b.queue.capacities | {channel.name: channel.capacity for channel in b.queue.channel_store.all()}
     slots = (ceiling(known.get(name, 1), (quotas.share or {}).get(name)) for name in b.channel_names)
     return max(1, min(max(slots, default=1), quotas.running or MOST_RUNNERS))
 
 
 def delete_unstarted(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Deletes the batch if nobody has started it. Returns whether it did. Compensation calls it after 30 days."""
+    """Deletes the batch if nobody has started it. Returns whether the batch was deleted.
+
+    Compensation calls this 30 days after the batch was created.
+    """
     batch = b.store.get(project_id, batch_id)
     if batch is None or batch.status != CREATED:
         return False
@@ -260,7 +267,7 @@ def delete_unstarted(b: Batches, project_id: str, batch_id: str) -> bool:
 
 
 def delete_ended(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Deletes an ended batch whose retention is over. Returns whether it did. Called by compensation."""
+    """Deletes an ended batch whose retention is over. Returns whether the batch was deleted. Called by compensation."""
     batch, days = b.store.get(project_id, batch_id), b.settings.batch_retention_days
     if batch is None or batch.status not in ENDED or not batch.finish_time or not days:
         return False
@@ -369,7 +376,7 @@ def view(b: Batches, batch: Batch) -> dict[str, Any]:
 
 
 def _with_queue(batch: Batch, progress: BatchProgress, request: Request | None) -> dict[str, Any]:
-    """Returns the batch as callers see it, with the state of its request: it may wait for a slot, and shows why."""
+    """Returns the batch as callers see it, with the state of its request. A batch that waits for a slot shows why."""
     if request is None:
         return batch_view(batch, progress)
     if request.status in (*WAITING, PAUSED):
@@ -403,7 +410,7 @@ def update(b: Batches, project_id: str, batch_id: str, changes: Mapping[str, Any
 def set_data(
     b: Batches, project_id: str, batch_id: str, job_data: Any, auth_code: str | None, *, who: str = SYSTEM
 ) -> Batch:
-    """Changes `job_data` on behalf of the business. WrongAuthCode if this is not its auth_code."""
+    """Changes `job_data` on behalf of the business. Raises WrongAuthCode if the auth_code is wrong."""
     batch = get(b, project_id, batch_id)
     authorize(b, batch, auth_code)
     _set_data(b, batch, job_data, who)
@@ -442,7 +449,10 @@ def results(b: Batches, project_id: str, batch_id: str) -> dict[str, Any]:
 
 
 def report(b: Batches, project_id: str, batch_id: str, form: str) -> dict[str, Any]:
-    """Returns a presigned link to a file of all items that are done. NotReady while it is being put together."""
+    """Returns a presigned link to a file of all items that are done.
+
+    Raises NotReady while the file is being put together.
+    """
     batch = get(b, project_id, batch_id)
     if not batch.report:
         raise WrongState("the batch records no report: create batches with `report: true` to have one")
@@ -456,7 +466,7 @@ def report(b: Batches, project_id: str, batch_id: str, form: str) -> dict[str, A
 
 
 def redrive(b: Batches, project_id: str, batch_id: str, states: Sequence[str], *, who: str = SYSTEM) -> Batch:
-    """Creates a batch of the items that failed in this one, with the same options. Does not start it."""
+    """Creates a batch of the items that failed in this one, with the same options. Does not start the new batch."""
     batch = get(b, project_id, batch_id)
     if batch.status in ACTIVE:
         raise WrongState(
@@ -497,7 +507,7 @@ def add_result(
     auth_code: str | None,
     attempt: int | None = None,
 ) -> None:
-    """Stores the result of one item of an asynchronous batch. WrongState says why it is refused."""
+    """Stores the result of one item of an asynchronous batch. Raises WrongState, with the reason, if it is refused."""
     batch = get(b, project_id, batch_id)
     authorize(b, batch, auth_code)
     if batch.ack != ASYNC:
@@ -570,8 +580,10 @@ def list_logs(
 
 
 def log_rows(b: Batches, project_id: str, batch_id: str) -> Sequence[dict[str, Any]]:
-    """Returns the newest log lines, oldest first, as rows of an export. If older ones are left out, a first row says
-    so."""
+    """Returns the newest log lines, oldest first, as rows of an export.
+
+    If older lines are left out, the first row says so.
+    """
     get(b, project_id, batch_id)
     lines = list(islice(b.store.newest_logs(project_id, batch_id), MOST_LOGS_EXPORTED + 1))
     if len(lines) > MOST_LOGS_EXPORTED:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 def start(b: Batches, batch: Batch, business: Business, who: str) -> Batch:
-    """Starts the batch; or, with `before_run_url`, asks the business, which then has 30 minutes to start it."""
+    """Starts the batch.
+
+    A business with a `before_run_url` is asked instead, and then has 30 minutes to start the batch.
+    """
     _refuse_above_limit(b, batch)
     if not business.before_run_url:
         return _run(b, batch, business, next_state("start", batch.status), who, "batch.start")
@@ -50,7 +53,10 @@ def start(b: Batches, batch: Batch, business: Business, who: str) -> Batch:
 
 
 def _refuse_above_limit(b: Batches, batch: Batch) -> None:
-    """Raises WrongState if a stopped batch has as many failures as its limits allow: it would stop again at once."""
+    """Raises WrongState if a stopped batch has as many failures as its limits allow.
+
+    If it were started, it would stop again at once.
+    """
     if batch.status != STOPPED:
         return
     if exceeded := batch.rules.exceeded(b.store.progress(batch).errors, batch.total):
@@ -81,8 +87,10 @@ def _keep_waiting(b: Batches, batch: Batch, due: tuple[float, str]) -> Batch:
 
 
 def ask_again(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Asks the business again whether the batch may run, if that call was never made or timed out. False if the batch
-    does not wait any more. Called by compensation."""
+    """Asks the business again whether the batch may run, if that call was never made or timed out.
+
+    Returns False if the batch does not wait any more. Called by compensation.
+    """
     batch = get(b, project_id, batch_id)
     if batch.status != WAITING_BIZ:
         return False
@@ -94,8 +102,10 @@ def ask_again(b: Batches, project_id: str, batch_id: str) -> bool:
 
 
 def give_up_waiting(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Stops a batch that the business has not started within 30 minutes. False if the batch does not wait any more.
-    Called by compensation."""
+    """Stops a batch that the business has not started within 30 minutes.
+
+    Returns False if the batch does not wait any more. Called by compensation.
+    """
     batch = get(b, project_id, batch_id)
     if batch.status != WAITING_BIZ:
         return False
@@ -104,14 +114,14 @@ def give_up_waiting(b: Batches, project_id: str, batch_id: str) -> bool:
 
 
 def biz_start(b: Batches, project_id: str, batch_id: str, auth_code: str | None, who: str) -> Batch:
-    """Starts a waiting batch, on behalf of its business. WrongAuthCode if this is not its auth_code."""
+    """Starts a waiting batch, on behalf of its business. Raises WrongAuthCode if the auth_code is wrong."""
     batch = get(b, project_id, batch_id)
     business = authorize(b, batch, auth_code)
     return _run(b, batch, business, next_state("biz_start", batch.status), who, "batch.biz_start")
 
 
 def biz_stop(b: Batches, project_id: str, batch_id: str, auth_code: str | None, reason: str | None, who: str) -> Batch:
-    """Stops a batch, on behalf of its business. WrongAuthCode if this is not its auth_code."""
+    """Stops a batch, on behalf of its business. Raises WrongAuthCode if the auth_code is wrong."""
     batch = get(b, project_id, batch_id)
     authorize(b, batch, auth_code)
     why = f"the business stopped it: {reason}" if reason else "the business stopped it"
@@ -119,7 +129,7 @@ def biz_stop(b: Batches, project_id: str, batch_id: str, auth_code: str | None, 
 
 
 def stop(b: Batches, project_id: str, batch_id: str, who: str) -> Batch:
-    """Stops the batch; it is `stopping` until its runners have saved their progress, if they work on it now."""
+    """Stops the batch. If runners work on it now, it is `stopping` until they have saved their progress."""
     return _stop(b, get(b, project_id, batch_id), "stopped on request", who, "batch.stop")
 
 
@@ -171,7 +181,7 @@ def _loads(b: Batches) -> Mapping[str, tuple[int, int]]:
 
 
 def _stop(b: Batches, batch: Batch, reason: str, who: str, action: str) -> Batch:
-    """Stops a waiting or sleeping batch at once; otherwise asks its runner to stop, which saves its progress."""
+    """Stops a waiting or sleeping batch at once. Otherwise asks its runners to stop; they first save their progress."""
     status = next_state("stop", batch.status)
     if batch.status == WAITING_BIZ:
         return _stop_waiting(b, batch, reason, who, action)
@@ -218,7 +228,7 @@ def _stop_waiting(b: Batches, batch: Batch, reason: str, who: str = SYSTEM, acti
 
 
 def end_writes(b: Batches, ended: Request) -> Sequence[Write]:
-    """Returns the write that stops the batch whose request was cancelled or whose runner was lost; else none.
+    """Returns the write that stops a batch, if its request was cancelled or its runner was lost; else nothing.
 
     In all other cases the runner ends the batch itself.
     """
@@ -231,7 +241,7 @@ def end_writes(b: Batches, ended: Request) -> Sequence[Write]:
 
 
 def view_at_end(b: Batches, request: Request) -> dict[str, Any]:
-    """Returns the batch as callers see it once the end of this request is stored, for the notice of that end."""
+    """Returns the batch for the notice that this request has ended: as callers see it once that end is stored."""
     batch = b.store.get(request.project_id, request.payload["batch_id"])
     if batch is None:
         return request.view()

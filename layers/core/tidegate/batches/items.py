@@ -53,8 +53,10 @@ class Items(Protocol):
         """Returns the index by which the business knows the item."""
 
     def position(self, index: int, /) -> int | None:
-        """Returns the position of the item with this index; -1 if there is no such item; None if another runner has
-        it, or if its row is not indexed yet."""
+        """Returns the position of the item with this index; -1 if there is no such item.
+
+        None if another runner has the item, or if the row of the item is not indexed yet.
+        """
 
 
 class DataItems:
@@ -157,7 +159,7 @@ def items_of(b: Batches, batch: Batch, runner: int) -> Items:
 
 
 def position_of(b: Batches, batch: Batch, index: int) -> int | None:
-    """Returns the position, among all items of the batch, of the item with this index; None if there is none."""
+    """Returns the position of the item with this index among all items of the batch. None if there is no such item."""
     if not batch.redrive_of:
         return index if batch.start_index <= index and (batch.total is None or index < batch.total) else None
     extent_of(b, batch, batch.total or 0, wait=True)
@@ -190,7 +192,10 @@ def _all_items(b: Batches, batch: Batch) -> Items:
 
 
 def rows_of(b: Batches, batch: Batch) -> Rows | None:
-    """Returns the rows, if its items are rows of a file, objects of a bucket or failed items of another batch."""
+    """Returns the rows that are the items of the batch. None if the items are not rows.
+
+    The rows come from a file, from the objects of a bucket or from the failed items of another batch.
+    """
     if batch.redrive_of:
         return b.rows.of_object(redriven_items(batch))
     if batch.source is None:
@@ -199,8 +204,10 @@ def rows_of(b: Batches, batch: Batch) -> Rows | None:
 
 
 def _data(b: Batches, batch: Batch) -> Callable[[], Any]:
-    """Returns a function that returns the batch's data. A serial batch reads them for each item, because its
-    business may change them between items."""
+    """Returns a function that returns the batch's data.
+
+    A serial batch reads its data anew for each item, because its business may change them between two items.
+    """
     if batch.serial:
         return lambda: b.store.job_data(batch.project_id, batch.batch_id)
     data = b.store.job_data(batch.project_id, batch.batch_id)
@@ -221,9 +228,10 @@ def extent_of(b: Batches, batch: Batch, at: int, *, wait: bool = False) -> Exten
 
 
 def check_rows(b: Batches, batch: Batch) -> int:
-    """Indexes the first rows, or all rows of a small file. Invalid if a row cannot be read.
+    """Indexes the first rows, or all rows of a small file. Raises Invalid if a row cannot be read.
 
-    Returns how many further functions should index the remaining rows."""
+    Returns how many further functions should index the remaining rows.
+    """
     rows = rows_of(b, batch)
     if rows is None:
         return 0
@@ -232,7 +240,10 @@ def check_rows(b: Batches, batch: Batch) -> int:
 
 
 def index_rows(b: Batches, batch: Batch, indexer: int, may_continue: Callable[[], bool]) -> bool:
-    """Indexes the ranges of the file that are this indexer's. False if it had to stop before the last one."""
+    """Indexes the ranges of the file that belong to this indexer.
+
+    Returns False if it had to stop before the last range.
+    """
     rows = rows_of(b, batch)
     return rows is None or rows.index.index_ranges(indexer + 1, rows.indexers, may_continue)
 
@@ -335,7 +346,7 @@ class Outcomes:
     def page(
         self, batch: Batch, parts: Parts, state: str | None, limit: int, after: int | None
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Returns up to `limit` items by index, and the index to continue after; None after the last page."""
+        """Returns (up to `limit` items by index, index to continue after). That index is None on the last page."""
         found: list[dict[str, Any]] = []
         for line in self._lines(batch, parts):
             if after is not None and line["index"] <= after:
@@ -362,9 +373,10 @@ class Outcomes:
         return count
 
     def merge(self, batch: Batch, parts: Parts, seconds: float = _MERGE_SECONDS) -> str:
-        """Writes all outcomes, ordered by index, to one JSONL object, unless it exists. Returns its key.
+        """Writes all outcomes, ordered by index, to one JSONL object, unless it exists. Returns the object's key.
 
-        NotReady if there is not enough time for all of it: the next call continues where this one ended."""
+        Raises NotReady if there is not enough time for all of them. The next call continues where this one ended.
+        """
         key = _merged(batch, parts)
         if self._objects.size(key) is None:
             self._objects.stream(key, self._gather(batch, parts, seconds), "application/jsonl")
@@ -379,14 +391,15 @@ class Outcomes:
     def write_report(
         self, batch: Batch, runner: int, part: int, fence: int, done: Sequence[ItemOutcome], items: Items
     ) -> None:
-        """Stores one part of the report. Its parts are numbered, and valid, like those of outcomes."""
+        """Stores one part of the report. The rules for numbers and validity of parts are those of outcomes."""
         lines = (_report_line(outcome, items.index(outcome.index)) for outcome in done)
         self._objects.put(f"{_report(batch, runner)}{part:09d}-{fence:09d}.jsonl", "".join(lines).encode())
 
     def report(self, batch: Batch, parts: Parts, form: str) -> tuple[str, str]:
         """Returns (presigned URL, file name) of a file with a line for each item that is done.
 
-        NotReady if there is not enough time for all of it: the next call continues where this one ended."""
+        Raises NotReady if there is not enough time to make the file. The next call continues where this one ended.
+        """
         name = f"{batch.batch_id}-report.{form}"
         # Named by the groups, too: an upload that another version began, without them, has other bytes in its parts.
         key = f"{_folder(batch)}report-{sum(parts):09d}-{_PARTS_A_GROUP}.{form}"
@@ -398,7 +411,10 @@ class Outcomes:
         return self._objects.link(key, RESULTS_LINK_SECONDS, name), name
 
     def _refuse_too_many(self, batch: Batch, parts: Parts) -> None:
-        """Raises WrongState for an active batch with more parts than a call can merge: they are merged at its end."""
+        """Raises WrongState for an active batch with more parts than a call can merge.
+
+        They are merged when the batch ends.
+        """
         if batch.status not in ACTIVE or sum(parts) <= _MOST_PARTS_A_CALL:
             return
         if self._objects.size(_merged(batch, parts)) is None:
@@ -418,7 +434,7 @@ class Outcomes:
         return (json.loads(line) for line in self._objects.lines(key))
 
     def _gather(self, batch: Batch, parts: Parts, seconds: float = _MERGE_SECONDS) -> Iterator[bytes]:
-        """Returns the lines of all outcomes, by index. NotReady if there is not enough time for all of them."""
+        """Returns the lines of all outcomes, by index. Raises NotReady if there is not enough time for all of them."""
         return self._last(self._grouped(batch, parts, "outcome", _parts, self._last, seconds))
 
     def _grouped(
@@ -432,8 +448,10 @@ class Outcomes:
     ) -> list[tuple[str, int]]:
         """Returns (key, size) of objects that together hold all of these parts.
 
-        If the parts are very many, each full group is first joined to one object, because its parts no longer change.
-        NotReady if there is not enough time for all groups: the next call continues where this one ended."""
+        If there are very many parts, each full group of them is first joined to one object. The parts of a full group
+        no longer change. Raises NotReady if there is not enough time for all groups. The next call continues where this
+        one ended.
+        """
         found, until, made = list[tuple[str, int]](), time.monotonic() + seconds, 0
         for runner, count in enumerate(parts):
             source, target = folder_of(batch, runner), f"{_folder(batch)}{kind}-groups-{runner:02d}/"
@@ -453,9 +471,11 @@ class Outcomes:
         return found
 
     def _last(self, found: Sequence[tuple[str, int]]) -> Iterator[bytes]:
-        """Yields the last line of each item, by index: an item that failed may have succeeded in a later run.
+        """Yields the last line of each item, by index, because an item that failed may have succeeded in a later run.
 
-        `found` has (key, size) of the objects. They stay in memory as bytes: lines would take several times that."""
+        `found` has (key, size) of the objects. Their content stays in memory as bytes, because parsed lines would take
+        several times as much memory.
+        """
         if (size := sum(size for _, size in found)) > _MOST_MERGED:
             raise WrongState(
                 f"the outcomes have {size:,} bytes, and {_MOST_MERGED:,} can be put together at most: a batch that is "
@@ -487,7 +507,10 @@ def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
 
 
 def _index(line: bytes) -> int:
-    """Returns the index of the item in a line; five times as fast as parsing it, for millions of lines."""
+    """Returns the index of the item in a line.
+
+    This is five times as fast as parsing the line, and there may be millions of lines.
+    """
     return int(line[len(b'{"index":') : line.index(b",")])
 
 
@@ -539,7 +562,7 @@ def listing_of(batch: Batch) -> str:
 
 
 def redriven_items(batch: Batch) -> str:
-    """Returns the key of the object with the items of a batch that a redrive created."""
+    """For a batch that was created by a redrive: returns the key of the object that holds its items."""
     return f"{_folder(batch)}items.ndjson"
 
 
@@ -568,9 +591,11 @@ class ItemResults:
     def add(
         self, batch: Batch, index: int, place: int, answer: Mapping[str, Any], attempt: int | None, now: float
     ) -> None:
-        """Stores the result of an item; `place` is its position in the batch. WrongState says why it is refused.
+        """Stores the result of an item. `place`: the position of the item in the batch.
 
-        The same result again is accepted: its first answer may have been lost."""
+        Raises WrongState, with the reason, if the result is refused. The same result is accepted again, because the
+        answer to the first call may have been lost.
+        """
         self._refuse_uncalled(batch, index, place)
         if batch.status == STOPPED:
             self._refuse_late(batch, index, place, now)
@@ -608,12 +633,15 @@ class ItemResults:
             raise WrongState(f"item {index} was not called yet: send its result after process_url was called with it")
 
     def _has_run(self, batch: Batch, runner: int) -> bool:
-        """Whether the runner has begun. If it has stored no reach then, it is of an older version."""
+        """Whether the runner has begun. A runner that has begun and stored no reach is of an older version."""
         record = self._table.get(keys.batch_progress(batch.project_id, batch.batch_id, runner), consistent=True)
         return record is not None and int(record["fence"]) > 0
 
     def _refuse_late(self, batch: Batch, index: int, place: int, now: float) -> None:
-        """Refuses a result of a stopped batch that comes after its time-out, which no runner checks then."""
+        """Raises WrongState if a result of a stopped batch comes after the item's time-out.
+
+        No runner checks the time-outs of a stopped batch.
+        """
         runner = batch.share(0).owner(place)
         position = batch.share(runner).below(place)
         item = self._table.get(keys.batch_progress(batch.project_id, batch.batch_id, runner), consistent=True)
@@ -622,7 +650,7 @@ class ItemResults:
                 raise WrongState(f"the result of item {index} comes too late: its item_timeout has passed")
 
     def store_reach(self, batch: Batch, runner: int, position: int) -> None:
-        """Stores that items below this position are called from now on: results of later items are refused."""
+        """Stores that items below this position may be called from now on. Results of all other items are refused."""
         key = keys.batch_called(batch.project_id, batch.batch_id, runner)
         condition = "attribute_not_exists(#pk) OR #reach < :position"
         self._table.try_write(update(key, {"reach": position}, condition=condition, position=position))
@@ -630,8 +658,11 @@ class ItemResults:
     def read(
         self, batch: Batch, items: Items, first: int, since: float | None
     ) -> Iterator[tuple[Decision, ParsedAnswer | None]]:
-        """Yields what is stored about the calls of this runner's items, from index `first` on: all of it, or what was
-        stored after `since`. Each comes with the answer as the business sent it; None if a runner stored it."""
+        """Yields (decision, answer) for the stored records of this runner's items, from index `first` on.
+
+        With `since`, yields only what was stored after that time. The answer is as the business sent it. It is None if
+        a runner stored the record, or if there is no answer yet.
+        """
         options: dict[str, Any] = {"sk_between": keys.batch_results_from(first), "consistent": True}
         if since is not None:
             options |= {"where": "attribute_not_exists(#stored_at) OR #stored_at > :since", "since": since}
@@ -670,7 +701,7 @@ class ItemResults:
     def open(
         self, batch: Batch, runner: int, fence: int, calls: Sequence[Decision], items: Items, now: float
     ) -> list[Decision]:
-        """Opens these items for the result of a further call. Returns those that are open now."""
+        """Opens these items for the result of a further call. Returns the calls whose items are open now."""
         opened: list[Decision] = []
         waiting = list(calls)
         while waiting:
@@ -684,7 +715,11 @@ class ItemResults:
         return opened
 
     def _transact(self, batch: Batch, runner: int, fence: int, writes: list[Write]) -> Mapping[int, Any] | None:
-        """Performs all writes and returns None. If conditions fail, performs none and returns the items that failed."""
+        """Performs all writes and returns None.
+
+        If conditions fail, performs no write and returns the items that failed, by the number of their write. Raises
+        LeaseLost if another function has taken over the runner.
+        """
         holder = keys.batch_progress(batch.project_id, batch.batch_id, runner)
         try:
             self._table.transact([*writes, check(holder, "#fence = :fence", fence=fence)], returns_met=True)

@@ -1,8 +1,9 @@
 """Items that are objects of a bucket: the keys of a prefix, or an S3 inventory, stored as parts before the first call.
 
-The parts are NDJSON, one line for an item, in the folder of the batch. A part is never changed once it is stored, and
-each begins after the last key of the part before. So a function that dies loses only its current part, and two that
-list at the same time store the same listing. The last object, with the sizes of all parts, marks it as complete.
+The parts are NDJSON, one line for an item, in the folder of the batch. A stored part is never changed. Each part of a
+prefix begins after the last key of the previous part. So a function that dies loses only its current part. Two
+functions that list at the same time store the same listing. The last object has the sizes of all parts, and marks the
+listing as complete.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def is_listed(b: Batches, folder: str) -> bool:
 
 
 def list_items(b: Batches, batch: Batch, source: RowSource, folder: str, may_continue: Callable[[], bool]) -> bool:
-    """Stores the missing parts of the listing. False if it had to stop before the last one.
+    """Stores the missing parts of the listing. Returns False if it had to stop before the last part.
 
-    Invalid if the prefix or inventory cannot be read: nothing is called before the listing is complete."""
+    Raises Invalid if the prefix or the inventory cannot be read. No item is called before the listing is complete.
+    """
     place = source.s3_url or ""
     # Check again: the grant may have been withdrawn since the batch was created.
     check_grant(b, batch.project_id, place, prefix=source.s3_prefix is not None)
@@ -110,7 +112,7 @@ def _last_key(objects: RowBucket, folder: str, sizes: list[int]) -> str | None:
 
 
 def _next_part(b: Batches, place: str, after: str | None) -> bytes:
-    """Returns the lines of the keys after this one, in S3's order; empty if there are no more."""
+    """Returns the lines of the keys that follow the key `after`, in S3's order. Empty if there are no more keys."""
     (bucket, prefix), data = bucket_and_key(place), bytearray()
     while len(data) < PART_BYTES:
         begin: Any = {} if after is None else {"StartAfter": after}
@@ -129,7 +131,10 @@ def _next_part(b: Batches, place: str, after: str | None) -> bytes:
 
 
 def _store_inventory(b: Batches, project_id: str, place: str, folder: str, may_continue: Callable[[], bool]) -> bool:
-    """Stores one part for each file of the inventory. A part may be stored twice: its file's MD5 fixes its content."""
+    """Stores one part for each file of the inventory.
+
+    A part may be stored twice, with the same content: the manifest has the MD5 of the file.
+    """
     bucket, _ = bucket_and_key(place)
     columns, files = _read_manifest(_stored_manifest(b, place, folder), bucket)
     done = len(_part_sizes(b.objects, folder))
@@ -146,7 +151,7 @@ def _store_inventory(b: Batches, project_id: str, place: str, folder: str, may_c
 
 
 def _stored_manifest(b: Batches, place: str, folder: str) -> bytes:
-    """Returns the manifest as the first function read it: all parts must be of the same one."""
+    """Returns the manifest as the first function read it, because all parts must belong to the same manifest."""
     stored = folder + "manifest.json"
     if (found := b.objects.get(stored)) is not None:
         return found
@@ -160,7 +165,7 @@ def _stored_manifest(b: Batches, place: str, folder: str) -> bytes:
 
 
 def _read_manifest(data: bytes, bucket: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Returns the names of the columns, and the files with `key` and `MD5checksum`."""
+    """Returns (names of the columns, files). Each file has `key` and `MD5checksum`."""
     try:
         manifest = json.loads(data)
         form, version = manifest["fileFormat"], manifest["version"]
@@ -181,7 +186,10 @@ def _read_manifest(data: bytes, bucket: str) -> tuple[list[str], list[dict[str, 
 
 
 def _inventory_lines(chunks: Iterator[bytes], columns: list[str], file: Mapping[str, str]) -> Iterator[bytes]:
-    """Yields the lines of one part. Before the last ones, Invalid if the file has not the MD5 of the manifest."""
+    """Yields the lines of one part.
+
+    Raises Invalid before the last lines if the MD5 of the file is not the MD5 in the manifest.
+    """
     digest = hashlib.md5(usedforsecurity=False)
 
     def digested() -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Records and values of batches: businesses, batches, items, runners, their states and their progress. Pure."""
+"""Records and values of batches: businesses, batches, items, runners, their states and their progress. Does no I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PauseWindow(NamedTuple):
 
 
 def seconds_of_day(text: str) -> int:
-    """Returns 34200 for `"09:30"`. ValueError if the text is not a time of day."""
+    """Returns the seconds since midnight: 34200 for `"09:30"`. Raises ValueError if the text is not a time of day."""
     found = _CLOCK.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a time of day like 09:30")
@@ -44,7 +44,8 @@ def seconds_of_day(text: str) -> int:
 def paused_until(windows: Sequence[PauseWindow], now: float) -> float:
     """Returns the earliest time, from `now` on, at which calls may be made.
 
-    Within a pause window this is its end, or the end of the last of several windows without a gap between them.
+    Within a pause window, this is the end of the window. If several windows follow each other without a gap, it is the
+    end of the last one.
     """
     until = now
     # Each window can extend the pause once.
@@ -59,7 +60,7 @@ def paused_until(windows: Sequence[PauseWindow], now: float) -> float:
 def time_after_calls(windows: Sequence[PauseWindow], now: float, seconds: float) -> float:
     """Returns when calls that take `seconds` in total are over, if they begin now and rest during the windows.
 
-    inf if the windows leave no time for calls.
+    Returns infinity if the windows leave no time for calls.
     """
     begin = at = paused_until(windows, now)
     # (start, seconds) of each time between two pauses within the next 24 hours. The same times return every day.
@@ -174,9 +175,9 @@ class ItemResult:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How one call of an item of an asynchronous batch ended; `answer` is None while its result may still come.
+    """How one call of an item of an asynchronous batch ended. `answer` is None while the result may still come.
 
-    `number` counts the calls of the item over all runs. `attempt` is the number that the business got with the call; it
+    `number` counts the calls of the item over all runs. `attempt` is the number that the business got with the call. It
     starts again at 1 if the item's failure stopped the batch and the batch was then started again.
     """
 
@@ -198,7 +199,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ItemOutcome:
-    """How an item ended that failed, was abandoned or needed retries; with a report, any item that ended."""
+    """How an item ended. Only items that failed, were abandoned or needed retries have an outcome.
+
+    With a report, all items that ended have one.
+    """
 
     index: int
     state: str
@@ -226,9 +230,9 @@ class OpenItem:
 class Outage(NamedTuple):
     """Whether the business is down, as one runner sees it.
 
-    `calls` counts new items whose calls got no answer, since the last answer. After `MOST_UNANSWERED` such calls the
-    business counts as down: `since` is set, and one test call at a time is made, the next one at `probe_at`, with
-    `every` seconds between two of them.
+    `calls` counts new items whose calls got no answer, since the last answer. After `MOST_UNANSWERED` such calls, the
+    business counts as down, and `since` is set. Then one test call at a time is made, the next one at `probe_at`.
+    Between two test calls are `every` seconds.
     """
 
     calls: int = 0
@@ -242,7 +246,10 @@ NO_OUTAGE = Outage()
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What the next slice of a runner gets besides the window, so that it continues the rate and the retries."""
+    """What the next slice of a runner gets besides the window.
+
+    With it, the slice continues the rate and the retries.
+    """
 
     tokens: float = 1.0
     tokens_at: float | None = None
@@ -301,7 +308,10 @@ class Rules:
         return self.backoff.delay(index, attempt) if self.backoff else self.retry_delay
 
     def exceeded(self, errors: int, total: int | None) -> str | None:
-        """Returns why this many unsuccessful items end the batch, or None. The percentage needs a known total."""
+        """Returns why this many unsuccessful items end the batch; None if the limits allow them.
+
+        The limit in percent needs a known total.
+        """
         if self.max_errors is not None and errors >= self.max_errors:
             return f"max_errors reached: {errors} items did not succeed"
         if self.max_failed is not None and errors > self.max_failed:
@@ -350,7 +360,7 @@ SYNC, ASYNC = "sync", "async"
 
 
 def next_state(action: str, status: str) -> str:
-    """Returns the state that the action leads to. WrongState if it is not allowed in this state."""
+    """Returns the state that the action leads to. Raises WrongState if the action is not allowed in this state."""
     allowed = TRANSITIONS[action]
     if status not in allowed:
         raise WrongState(
@@ -459,7 +469,10 @@ class Backoff:
     jitter: Annotated[float, F("the part of each wait that is random: 0 (none) to 1 (all of it)", ge=0, le=1)] = 0.0
 
     def delay(self, index: int, attempt: int) -> float:
-        """Returns the seconds to wait after this attempt; always the same, so that a repeated slice waits as long."""
+        """Returns the seconds to wait after this attempt.
+
+        The result for an item and an attempt is always the same, so that a repeated slice waits as long.
+        """
         chance = zlib.crc32(f"{index}.{attempt}".encode()) / 2**32
         return min(self.max, self.base * self.factor ** (attempt - 1)) * (1 - self.jitter * chance)
 
@@ -609,7 +622,7 @@ class Batch(BatchItems):
         return {name: getattr(self, name) for name in OPTIONS}
 
     def share(self, runner: int) -> Share:
-        """Returns a runner's part of the items. Rows of a file are divided in the blocks that are read at once."""
+        """Returns a runner's part of the items. Rows of a file are divided into the blocks in which they are read."""
         items = (self.total or 0) - self.start_index
         block = BLOCK_ITEMS if self.source else min(BLOCK_ITEMS, max(1, math.ceil(items / self.runners)))
         return Share(runner, self.runners, block)
@@ -652,7 +665,11 @@ class Batch(BatchItems):
 
     @property
     def takes_data(self) -> bool:
-        """Whether `job_data` may be changed now: the batch does not run, or it is serial, between two items."""
+        """Whether `job_data` may be changed now.
+
+        It may be changed before the batch runs and while the batch is stopped. In a running batch that is serial, it
+        may be changed between two items.
+        """
         return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.serial)
 
 
@@ -666,13 +683,19 @@ class BatchLogLine:
 
 
 def in_order(lines: Sequence[BatchLogLine]) -> list[BatchLogLine]:
-    """Returns the lines with their ids swapped among them, so that sorting by id keeps this order."""
+    """Returns the lines in the same order.
+
+    Their ids are exchanged among them, so that sorting by id gives this order.
+    """
     ids = sorted(line.log_id for line in lines)
     return [replace(line, log_id=log_id) for line, log_id in zip(lines, ids, strict=True)]
 
 
 def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
-    """Returns the least loaded channel that has room, else the least loaded one. `loads`: (load, capacity) of each."""
+    """Returns the least loaded channel that has room. If none has room, returns the least loaded channel of all.
+
+    `loads`: (load, capacity) of each channel.
+    """
     with_room = [name for name, (load, capacity) in loads.items() if load < capacity]
     return min(with_room or loads, key=lambda name: (loads[name][0], name))
 
@@ -724,7 +747,10 @@ class ProgressView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """The progress of a runner, which is saved every second and read by its next slice; or that of all runners."""
+    """The progress of one runner, or of all runners together.
+
+    The progress of a runner is saved every second, and read by the runner's next slice.
+    """
 
     window: WindowState
     counts: Counts = field(default_factory=Counts)
@@ -797,7 +823,7 @@ class RunnerRecord:
     lease_until: float
 
     def is_sleeping(self, now: float) -> bool:
-        """Whether the runner's state machine waits for the next call: no function would notice a stop before that."""
+        """Whether the runner's state machine waits for the next call. Until then, no function would notice a stop."""
         wake_at = self.progress.wake_at
         return wake_at is not None and wake_at > now and self.lease_until < now
 
@@ -835,8 +861,10 @@ def combined(batch: Batch, runners: Sequence[BatchProgress]) -> BatchProgress:
 
 
 def common_verdict(runners: Sequence[BatchProgress]) -> Verdict | None:
-    """Returns the verdict of the batch, or None while a runner works. A failure comes before a stop, a stop before
-    finished."""
+    """Returns the verdict of the batch, or None while a runner works.
+
+    If the verdicts of the runners differ, a failure takes precedence over a stop, and a stop over `finished`.
+    """
     verdicts = [one.verdict for one in runners if one.verdict is not None]
     if len(verdicts) < len(runners):
         return None

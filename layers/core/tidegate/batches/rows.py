@@ -53,13 +53,16 @@ _EXTENSIONS = {".csv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON}
 
 
 def format_of(file_name: str) -> str | None:
-    """Returns the format of rows that a file name shows; None if it shows none."""
+    """Returns the format of rows that a file name shows; None if the name shows no format."""
     name = file_name.lower().removesuffix(".gz")
     return next((row_format for end, row_format in _EXTENSIONS.items() if name.endswith(end)), None)
 
 
 class _Undecodable(Exception):
-    """The line and column, from 1, of a byte that is not in the encoding. Lines count from where reading began."""
+    """Raised for a byte that is not in the encoding. Has the line and the column of the byte, from 1.
+
+    Lines count from where reading began.
+    """
 
     def __init__(self, line: int, column: int, encoding: str) -> None:
         super().__init__()
@@ -111,10 +114,10 @@ class RangeIndex:
 def index_range(
     chunks: Iterable[bytes], form: RowText, first: int, until: int, lines_before: Callable[[], int] = lambda: 0
 ) -> RangeIndex:
-    """Returns the index of the records that begin at `first` or later and before `until`. Holds one row at a time.
+    """Returns the index of the records that begin at `first` or later and before `until`.
 
-    `chunks` are the file's bytes from `first` on. They are read up to the end of the last of these records.
-    `lines_before` counts the lines before `first`, for the message of a refusal.
+    Keeps only one row in memory at a time. `chunks` are the file's bytes from `first` on. They are read up to the end
+    of the last of these records. `lines_before` counts the lines before `first`, for the message of a refusal.
     """
     starts, rows, end = array("Q"), 0, first
     columns: tuple[str, ...] = ()
@@ -137,7 +140,7 @@ def index_range(
 
 
 def csv_records(chunks: Iterable[bytes]) -> Iterator[list[str]]:
-    """Yields the values of each row of a CSV text in UTF-8. Invalid if one cannot be read."""
+    """Yields the values of each row of a CSV text in UTF-8. Raises Invalid if a row cannot be read."""
     try:
         yield from (values for _, values in _records(chunks, RowText(CSV)) if values is not None)
     except _Undecodable as error:
@@ -145,8 +148,10 @@ def csv_records(chunks: Iterable[bytes]) -> Iterator[list[str]]:
 
 
 def line_start(chunks: Iterable[bytes], row_format: str, at: int) -> int:
-    """Returns the offset of the first line that begins at `at` or later; `chunks` are the bytes from `at - 1` on.
-    A record begins there too, unless the line is inside quotes."""
+    """Returns the offset of the first line that begins at `at` or later. `chunks` are the bytes from `at - 1` on.
+
+    A record begins at that offset too, unless the line is inside quotes.
+    """
     position = at - 1
     after_return = False
     for chunk in chunks:
@@ -162,7 +167,7 @@ def line_start(chunks: Iterable[bytes], row_format: str, at: int) -> int:
 
 
 def count_lines(chunks: Iterable[bytes], row_format: str) -> int:
-    """Returns the number of lines in the bytes, which end with a line end."""
+    """Returns the number of lines in the bytes. The bytes must end with a line end."""
     count, ended_by_return = 0, False
     for chunk in chunks:
         count += sum(1 for _ in _LINE_END[row_format].finditer(chunk))
@@ -173,8 +178,11 @@ def count_lines(chunks: Iterable[bytes], row_format: str) -> int:
 
 
 def parse_block(form: RowText, columns: tuple[str, ...], data: bytes, first: int) -> list[Any]:
-    """Returns the rows of one block, which begins at `first`: objects with the names of the CSV header, or the values
-    of the NDJSON lines."""
+    """Returns the rows of one block, which begins at `first`.
+
+    The rows of a CSV file are objects with the names of its header. The rows of an NDJSON file are the values of its
+    lines.
+    """
     records = (record for _, record in _records([data], form, first) if record is not None)
     return [_json(record) if form.format == NDJSON else _row(columns, record) for record in records]
 
@@ -197,7 +205,7 @@ def _first(chunks: Iterable[bytes], form: RowText, start: int, count: int) -> tu
 
 
 def _header(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of the columns. Invalid if two columns have the same name."""
+    """Returns the names of the columns. Raises Invalid if two columns have the same name."""
     columns, places = tuple(names), dict[str, int]()
     for place, name in enumerate(columns):
         if (first := places.setdefault(name, place)) < place:
@@ -221,9 +229,9 @@ def _json(line: str) -> Any:
 
 
 def _records(chunks: Iterable[bytes], form: RowText, first: int = 0) -> Iterator[tuple[int, Any]]:
-    """Yields (end offset, content) of each record; the content of a blank one is None. The chunks begin at `first`.
+    """Yields (end offset, content) of each record. The content of a blank record is None. The chunks begin at `first`.
 
-    Counting and parsing both use this reader: two readers that treat quotes differently would lose rows.
+    Counting and parsing both use this reader, because two readers that treat quotes differently would lose rows.
     """
     reader = _RecordReader(chunks, form, first)
     return reader.read_csv() if form.format == CSV else reader.read_lines()
@@ -275,7 +283,7 @@ class _RecordReader:
 
 
 def _split_universal(data: bytes) -> list[bytes]:
-    """Returns lines with their ends (LF, CR LF or CR); the last entry is the rest, which has no end yet."""
+    """Returns lines with their ends (LF, CR LF or CR). The last entry is the rest, whose line may continue."""
     lines = data.splitlines(keepends=True)
     if lines and lines[-1].endswith(b"\n"):
         return [*lines, b""]
@@ -372,8 +380,8 @@ class RowBucket:
     ) -> None:
         """Joins many small objects, each of them converted, to one object that begins with `head`.
 
-        Holds one part of the upload in memory. NotReady when its time is up: uploaded parts stay, and the next call
-        continues after them. Two calls at once upload the same bytes.
+        Holds one part of the upload in memory. Raises NotReady when its time is up. Parts that were uploaded stay, and
+        the next call continues after them. Two calls at the same time upload the same bytes.
         """
         until, groups = time.monotonic() + _ASSEMBLE_SECONDS, list(_grouped(portions))
         if len(groups) <= 1:
@@ -417,7 +425,7 @@ class RowBucket:
             yield pending
 
     def stream(self, key: str, portions: Iterable[bytes], content_type: str) -> None:
-        """Uploads the portions as they come, with no more memory than one part of the upload."""
+        """Uploads the portions as they come. Holds at most one part of the upload in memory."""
         sink = S3Sink(self._client, self._bucket.name, key, content_type)
         try:
             for portion in portions:
@@ -436,10 +444,10 @@ LISTING_END = "end.json"
 
 
 class ListedParts(RowBucket):
-    """Reads the parts of a listing (`batches/listing.py`) like one object, whose key is their folder."""
+    """Reads the parts of a listing (`batches/listing.py`) like one object. The key of that object is the folder."""
 
     def __init__(self, objects: RowBucket, folder: str) -> None:
-        """WrongState if not all parts are stored yet."""
+        """Raises WrongState if not all parts are stored yet."""
         super().__init__(objects._client, objects._bucket)
         self._folder = folder
         found = self.get(folder + LISTING_END)
@@ -480,12 +488,12 @@ _INDEXES_KEPT = 8
 
 
 class FileIndex:
-    """The row index of a file, as far as its ranges are indexed from the first one on. Thread-safe."""
+    """The row index of a file. Has all ranges from the first one up to the last that was added. Thread-safe."""
 
     def __init__(
         self, objects: RowBucket, key: str, prefix: str, form: RowText, *, range_bytes: int = RANGE_BYTES
     ) -> None:
-        """Indexes the file at `key`; the index is stored under `prefix`. RecordNotFound if there is no such file."""
+        """`key`: the file. `prefix`: where its index is stored. Raises RecordNotFound if there is no such file."""
         self.form = form
         self._objects = objects
         self._key = key
@@ -513,7 +521,10 @@ class FileIndex:
             return self._rows_before[-1], len(self._firsts) > self.ranges
 
     def advance(self, *, build: bool = True) -> None:
-        """Adds the next range: from S3 if it is stored there, else, with `build`, by indexing it."""
+        """Adds the next range.
+
+        Reads its index from S3 if it is stored there; otherwise indexes the range if `build` is true.
+        """
         with self._advancing:
             number, first = len(self._firsts) - 1, self._firsts[-1]
             if number >= self.ranges:
@@ -528,7 +539,10 @@ class FileIndex:
                 self._write_list()
 
     def index_ranges(self, first: int, step: int, may_continue: Callable[[], bool]) -> bool:
-        """Indexes every `step`th range from number `first` on, unless it is stored. False if it had to stop early."""
+        """Indexes every `step`th range from number `first` on, except ranges whose index is stored.
+
+        Returns False if it had to stop early.
+        """
         for number in range(first, self.ranges, step):
             if not may_continue():
                 return False
@@ -662,7 +676,8 @@ class RowFiles:
     def inspect(self, project_id: str, source: RowSource, delimiter: str | None) -> RowSource:
         """Returns the source with the compression and the encoding that the first bytes of its file show.
 
-        Invalid if its header or first rows cannot be read, or if no delimiter is given and it is probably not a comma.
+        Raises Invalid if the header or the first rows of the file cannot be read. Also raises Invalid if no delimiter
+        is given and the delimiter of the file is probably not a comma.
         """
         raw = self._chunks(project_id, source)
         head = next(raw, b"")
@@ -683,7 +698,10 @@ class RowFiles:
         return source
 
     def rows(self, project_id: str, source: RowSource) -> Rows:
-        """Returns the rows of a file in the library, readable by number. Stores its text if it is not plain."""
+        """Returns the rows of a file in the library, readable by number.
+
+        Stores the text of a compressed or UTF-16 file first.
+        """
         form, key = source.text, self._object_of(project_id, source.signature or "")
         prefix = f"rows/{project_id}/{source.signature}.{form.format}-{source.encoding}-{ord(form.delimiter)}/"
         text = key if source.is_plain else f"{prefix}text"
@@ -699,7 +717,10 @@ class RowFiles:
         return self._cached(key, form) or self._open(key, f"{key}.rows/", form)
 
     def of_listing(self, folder: str) -> Rows:
-        """Returns the lines of a listing, whose parts are in this folder. WrongState if it is not complete."""
+        """Returns the lines of the listing whose parts are in this folder.
+
+        Raises WrongState if the listing is not complete.
+        """
         form = RowText(NDJSON)
         return self._cached(folder, form) or self._open(
             folder, f"{folder}rows/", form, ListedParts(self._objects, folder)
@@ -722,7 +743,10 @@ class RowFiles:
         return key
 
     def _cached(self, key: str, form: RowText) -> Rows | None:
-        """Returns the rows if this file was opened last: the next slice of a batch probably runs in this process."""
+        """Returns the rows if this file was opened last; else None.
+
+        The next slice of a batch probably runs in the same process, and reads the same file.
+        """
         with self._lock:
             return self._last[1] if self._last and self._last[0] == (key, form) else None
 
@@ -735,7 +759,10 @@ class RowFiles:
 
 
 def _size_of(objects: RowBucket, key: str) -> int:
-    """Returns an object's size. RecordNotFound if it is missing: a batch would take it for an empty file and end."""
+    """Returns an object's size.
+
+    Raises RecordNotFound if the object is missing, because a batch would take it for an empty file and end.
+    """
     size = objects.size(key)
     if size is None:
         raise RecordNotFound(
@@ -745,7 +772,10 @@ def _size_of(objects: RowBucket, key: str) -> int:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the unpacked bytes of a gzip file with one or more members. Invalid if it is not gzip, or too large."""
+    """Yields the unpacked bytes of a gzip file with one or more members.
+
+    Raises Invalid if the file is not gzip, or unpacks to too many bytes.
+    """
     size, unpacker = 0, zlib.decompressobj(wbits=31)
     for chunk in chunks:
         data = chunk
@@ -770,7 +800,7 @@ def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def transcoded(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields UTF-16 text as UTF-8. Without a byte order mark it is read as little-endian."""
+    """Yields UTF-16 text as UTF-8. Text without a byte order mark is read as little-endian."""
     decoder = codecs.getincrementaldecoder("utf-16")()
     lines, last = 0, ""
     for chunk in chain(chunks, [None]):
@@ -786,7 +816,10 @@ def transcoded(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _LongRows(NamedTuple):
-    """A block with very long rows, each read only when it is needed: a thousand would fill the memory."""
+    """A block with very long rows.
+
+    Each row is read only when it is needed: a thousand of them would fill the memory.
+    """
 
     read: Callable[[int], Any]
 
@@ -806,12 +839,12 @@ class Rows:
 
     @property
     def indexers(self) -> int:
-        """How many functions are to index a large file, each some of its ranges; 0 for a small one."""
+        """How many functions are to index a large file. Each of them indexes some of its ranges. 0 for a small file."""
         ranges = self.index.ranges
         return 0 if ranges <= _FEW_RANGES else min(_MOST_INDEXERS, math.ceil(ranges / _RANGES_EACH))
 
     def ensure_indexed(self, count: int) -> tuple[int, bool]:
-        """Indexes at least `count` rows, if there are as many. Returns (rows indexed, whether these are all)."""
+        """Indexes rows until `count` are indexed or no more follow. Returns (rows indexed, whether these are all)."""
         while (indexed := self.index.indexed)[0] < count and not indexed[1]:
             self.index.advance()
         return indexed

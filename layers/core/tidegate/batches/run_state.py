@@ -1,18 +1,18 @@
-"""The state of a running batch: which items are called next, how answers change it, and how it is stored.
+"""The state of a running batch: which items are called next, how answers change the state, and how it is stored.
 
-Items are called in order, within a window of about ten seconds of items. When the window is full and its first item is
-not done, because it waits for a retry or for an answer, that item is set aside and the window moves on: one bad item
-does not hold up the others. Items aside keep their attempt and the time of their next call, and are called at that
-time, before new items. Each save stores the window's offset together with all items aside, also those whose call is
-under way, so that after a crash the next runner knows them all: an item is done if it is below the offset and not
-aside. At most `MOST_OPEN` items of a runner are open, so that its record fits into one item of the table; at that
-limit, the window does not move.
+Items are called in order, within a window of about ten seconds of items. The first item of a full window may not be
+done, because it waits for a retry or for an answer. Then the item is set aside and the window moves on, so that one bad
+item does not hold up the others. Items aside keep their attempt and the time of their next call. They are called at
+that time, before new items. Each save stores the window's offset together with all items aside, also those whose call
+is under way. So after a crash the next runner knows all of them: an item is done if it is below the offset and not
+aside. At most `MOST_OPEN` items of a runner are open, so that the runner's record fits into one item of the table. At
+that limit, the window does not move.
 
 A call without an answer may be the fault of its item or of the whole business, so it does not count as an attempt at
-once. If a call that began later is answered, it counts. If the calls of several new items in a row stay unanswered, the
-business is down: all such items keep their attempts, and one call at a time tests the business, with a new item if
-there is one, until it answers. When no new items are left, nothing shows whose fault it is: then calls without an
-answer count at once.
+once. It counts when a call that began later is answered. If the calls of several new items in a row stay unanswered,
+the business is down. Then all such items keep their attempts, and one call at a time tests the business until it
+answers. The test call has a new item if there is one. When no new items are left, nothing shows whose fault an
+unanswered call is. Then calls without an answer count at once.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from tidegate.common.token_bucket import TokenBucket
 
 
 class SlidingWindow:
-    """Tracks which items of a runner are done: those below an offset except items set aside, and some in the window.
+    """Tracks which items of a runner are done: all below the offset except those set aside, and some in the window.
 
-    Hands out indexes while the window has room. They may be acknowledged in any order.
+    Hands out indexes while the window has room. The indexes may be acknowledged in any order.
 
-    The offset moves past items that are done, and past those that were set aside. Memory depends on the size of the
-    window and the items aside, not on the total.
+    The offset moves past items that are done, and past items that were set aside. Memory depends on the size of the
+    window and on the number of items aside, not on the total.
     """
 
     def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
@@ -100,7 +100,7 @@ class SlidingWindow:
         return max(self._next, self.offset)
 
     def peek(self) -> int | None:
-        """Returns the next index to hand out, whatever `reach` is; None if the window is full or no item is left."""
+        """Returns the next index to hand out. None if the window is full or no item is left. Ignores `reach`."""
         # After a resume, one acknowledgement may move the offset past many items that were done before.
         self._next = max(self._next, self.offset)
         while self._next in self._above or self._next in self._held:
@@ -108,14 +108,20 @@ class SlidingWindow:
         return self._next if self._next < min(self.offset + self._size, self._total) else None
 
     def room(self, most: int) -> int:
-        """Returns how many indexes can be handed out, at most `most`; too many if some are done from an earlier run."""
+        """Returns how many indexes can be handed out, but not more than `most`.
+
+        The number may be too high: after the next index, it also counts indexes that are done or reserved.
+        """
         if self.peek() is None:
             return 0
         bound = min(self.offset + self._size, self._total)
         return max(0, min(most, (bound if self.reach is None else min(bound, self.reach)) - self._next))
 
     def hold(self, index: int) -> bool:
-        """Reserves an index that an earlier slice left open: `hand_out` skips it. False if the item is done."""
+        """Reserves an index that an earlier slice left open, so that `hand_out` skips the index.
+
+        Returns False if the item is done or does not exist.
+        """
         if self.is_done(index) or (self._complete and index >= self._total):
             return False
         if index >= self.offset:
@@ -131,7 +137,10 @@ class SlidingWindow:
         return self.offset < self._next and self.offset + self._size < min(self._next + wanted, self._total)
 
     def set_first_aside(self) -> None:
-        """Moves the offset past its first item, which was handed out and is not done."""
+        """Sets the first item of the window aside and moves the offset past it.
+
+        The item was handed out and is not done.
+        """
         self.aside.add(self.offset)
         self._held.discard(self.offset)
         self.offset += 1
@@ -209,8 +218,9 @@ class RunState:
 
     After a halt or a pause it hands out no more calls, but still accepts answers.
 
-    If results come separately (`asynchronous`), answers and time-outs do not count at once: `undecided` returns them,
-    the caller stores them, and `apply` counts what the table then holds, which may be a result that came earlier.
+    If results come separately (`asynchronous`), answers and time-outs do not count at once. First `undecided` returns
+    them and the caller stores them in the table. Then `apply` counts what the table holds. That may be a result that
+    came earlier.
     """
 
     total: int
@@ -275,7 +285,10 @@ class RunState:
         self._conclude_if_done()
 
     def _hold_reopened(self) -> None:
-        """Holds the items whose failure stopped an earlier run: like retries, they must be opened before their call."""
+        """Reserves the items whose failure stopped an earlier run.
+
+        Like retries, these items must be opened in the table before their call.
+        """
         listed = {item.index for item in self.carried.open_items}
         for index in self._reopened.keys() - listed:
             if self.window.hold(index):
@@ -295,9 +308,10 @@ class RunState:
         return Counts(self._failed, self._abandoned, self._failed_calls)
 
     def carry(self) -> Carried:
-        """Returns the state for the next slice, which repeats all calls that are under way, as after a crash.
+        """Returns the state for the next slice. That slice repeats all calls that are under way, as after a crash.
 
-        Retries keep their attempt. First calls of items in the window are left out: the next slice makes them anyway.
+        Retries keep their attempt. First calls of items in the window are left out, because the next slice makes them
+        anyway.
         """
         tokens, at = self._bucket.state
         waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
@@ -312,7 +326,10 @@ class RunState:
         )
 
     def next(self, now: float) -> tuple[ItemCall, ...] | float | None:
-        """Returns the items of one call; or the seconds to wait for the next one; or None if there are no more."""
+        """Returns the items of the next call. If no call is due, returns the seconds to wait.
+
+        None if there are no more calls.
+        """
         if self.over:
             return None
         if self.rules.pause_windows and paused_until(self.rules.pause_windows, now) > now:
@@ -338,7 +355,7 @@ class RunState:
         return calls or _IDLE
 
     def next_at(self, now: float) -> float:
-        """Returns the time of the next call or deadline: if no answer arrives, a runner may sleep until then."""
+        """Returns the time of the next call or deadline. If no answer arrives before, a runner may sleep until then."""
         if self.over:
             return now
         if self.window.exhausted:
@@ -394,7 +411,10 @@ class RunState:
         return (more and self._open_items < MOST_OPEN) or any(flight.is_new for flight in self._in_flight.values())
 
     def _business_answered(self, flight: _Flight | None) -> None:
-        """Counts calls that stayed unanswered before this one began: its answer shows that the business is up."""
+        """Counts the calls that stayed unanswered before the call `flight` began.
+
+        The answer to `flight` shows that the business is up.
+        """
         if flight is None or (self.outage is NO_OUTAGE and not self._unanswered):
             return
         if flight.began >= self.outage.since:
@@ -414,7 +434,10 @@ class RunState:
         self._unanswered.clear()
 
     def _probe(self, now: float) -> tuple[ItemCall, ...] | float:
-        """Returns the next test call of a business that is down, if it is due; else the seconds to wait."""
+        """Returns the next test call to a business that is down.
+
+        If the call is not due yet, returns the seconds to wait.
+        """
         if self._probing is not None or now < self.outage.probe_at or self._room() < 1:
             return max(0.0, min(_IDLE, self.outage.probe_at - now)) if self._probing is None else _IDLE
         self._set_aside(1)
@@ -435,21 +458,21 @@ class RunState:
         return ItemCall(index, attempt)
 
     def postpone(self, call: ItemCall, at: float) -> None:
-        """Schedules a call that was not sent for `at`, as the same attempt."""
+        """Schedules a call that was not sent. The call is due at the time `at`, as the same attempt."""
         self._in_flight.pop(call.index, None)
         if self._probing == call.index:
             self._probing, self.outage = None, self.outage._replace(probe_at=at)
         self._push_retry(at, call.index, call.attempt)
 
     def await_result(self, call: ItemCall, until: float) -> None:
-        """Records that the business accepted the item and will send its result separately, by `until`."""
+        """Notes that the business accepted the item and will send the result separately, by `until`."""
         self._business_answered(self._in_flight.pop(call.index, None))
         self._open(OpenItem(call.index, call.attempt, until, awaiting=True))
 
     def undecided(self, now: float) -> list[Decision]:
         """Returns the calls of an asynchronous batch that failed, timed out or were answered at once.
 
-        The caller stores these decisions; where the table already has a result, that one counts instead.
+        The caller stores these decisions. If the table already has a result for a call, that result counts instead.
         """
         while self._deadlines and self._deadlines[0][0] <= now:
             at, index, attempt = heapq.heappop(self._deadlines)
@@ -460,9 +483,10 @@ class RunState:
         return [Decision(index, self._number(index, attempt), attempt, answer) for index, (attempt, answer) in ended]
 
     def apply(self, decision: Decision, now: float) -> bool:
-        """Counts the stored decision about a call, once. Returns whether it was new.
+        """Counts the stored decision about a call, once. Returns whether the decision was new.
 
-        The call may have been made by a runner that died before it saved its progress."""
+        The call may have been made by a runner that died before it saved its progress.
+        """
         index, attempt = decision.index, decision.number - self._reopened.get(decision.index, 0)
         if index < 0 or self.window.is_done(index) or (self.complete and index >= self.total):
             return False
@@ -483,17 +507,20 @@ class RunState:
         return False
 
     def apply_early(self, now: float) -> None:
-        """Counts the results that came before the answer to their call, for calls that are answered now."""
+        """Counts the results that came before the answer to their call, if the call has been answered since."""
         for index in [index for index in self._early if index not in self._in_flight]:
             self.apply(self._early.pop(index), now)
 
     def to_open(self, until: float) -> list[Decision]:
-        """Returns the retries that are due before `until`, and must be opened for results before they are called."""
+        """Returns the retries that are due by `until` and not open yet.
+
+        They must be opened for results before their call.
+        """
         due = [(index, attempt) for index, (at, attempt) in self._unopened.items() if at <= until]
         return [Decision(index, self._number(index, attempt), attempt) for index, attempt in due]
 
     def to_open_again(self, seen: Container[int]) -> list[Decision]:
-        """Returns the retries that wait for a result without a record in the table: an older version called them.
+        """Returns the retries that wait for a result and have no record in the table. An older version called them.
 
         `seen`: the positions of the items that have a record.
         """
@@ -502,11 +529,17 @@ class RunState:
         return [decision for decision in numbered if decision.number > 1]
 
     def reach_within(self, seconds: float) -> int:
-        """Returns the index below which items may be called in the next `seconds`, at the rate."""
+        """Returns the index that calls may reach in the next `seconds`, at the rate.
+
+        Only items below it may be called.
+        """
         return self.window.called + max(1, self.rules.items_per_call, math.ceil(self.rules.rate * seconds))
 
     def left_open(self) -> list[Decision]:
-        """Returns the undone items of a finished batch that could still get a result, so that the table refuses it."""
+        """Returns the items that a finished batch leaves undone and that could still get a result.
+
+        The caller stores these decisions, so that the table refuses such results.
+        """
         if self.verdict is None or self.verdict.status != FINISHED:
             return []
         reached = max([self.window.reach or 0, self.window.called, *(index + 1 for index in self._awaiting)])
@@ -593,7 +626,10 @@ class RunState:
         self._check_limits()
 
     def _shorten_waits(self, now: float) -> None:
-        """Shortens the waits of all items to the new delay, even waits for a Retry-After: a person has changed it."""
+        """Shortens the waits of all items to the new delay, because a person has changed the delay.
+
+        This also shortens waits for a Retry-After.
+        """
 
         def due(at: float, index: int, attempt: int) -> float:
             return min(at, now + self.rules.delay(index, max(1, attempt - 1)))
@@ -619,12 +655,12 @@ class RunState:
         return called + len(self._retries) + len(self._unopened)
 
     def _set_aside(self, wanted: int) -> None:
-        """Makes room for the next `wanted` items, if the first items of the window are not done."""
+        """Makes room for the next `wanted` items, by setting aside the first items of the window that are not done."""
         while self._open_items < MOST_OPEN and self.window.lacks_room(wanted):
             self.window.set_first_aside()
 
     def _due(self, now: float, most: int) -> int:
-        """Returns the number of retries that are due; for `most` = 1, only whether there is one."""
+        """Returns the number of retries that are due. If `most` is 1, returns only 0 or 1."""
         if not self._retries or self._retries[0][0] > now:
             return 0
         return 1 if most == 1 else sum(1 for entry in self._retries if entry[0] <= now)
@@ -632,8 +668,8 @@ class RunState:
     def _callable_retries(self, now: float, most: int) -> int:
         """Returns how many retries may be called now, before any new items.
 
-        While there are new items, retries may be at most half of the parallel calls: items that hang would soon occupy
-        all of them.
+        While there are new items, retries may be at most half of the parallel calls, because items that hang would soon
+        occupy all calls.
         """
         due = self._due(now, most)
         if not due or self.rules.most_calls is None:

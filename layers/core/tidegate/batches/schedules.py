@@ -36,7 +36,7 @@ class BatchSchedule(Schedule):
 
 
 def batch_schedules(b: Batches) -> Schedules[BatchSchedule, NewBatch]:
-    """Returns the schedules of batches: each of their runs creates one batch and starts it."""
+    """Returns the schedules of batches. Each run of a schedule creates one batch and starts it."""
 
     found = b.store.get
 
@@ -60,7 +60,7 @@ def batch_schedules(b: Batches) -> Schedules[BatchSchedule, NewBatch]:
         schedules.record_run(schedule, batch_id, **why)
 
     def refusal(batch: Batch, who: str) -> DomainError | None:
-        """Starts the batch unless it was started. Returns why it cannot be."""
+        """Starts the batch unless it was started. Returns the error if the batch cannot be started; else None."""
         if batch.run > 0 or batch.status != CREATED:
             return None
         try:

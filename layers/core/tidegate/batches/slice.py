@@ -113,7 +113,10 @@ def step(b: Batches, event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index(b: Batches, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-    """Indexes the ranges of rows of one indexer. If one is missing when a runner needs it, the runner indexes it."""
+    """Indexes the ranges of rows that belong to one indexer.
+
+    If a runner needs a range that is not indexed yet, the runner indexes that range itself.
+    """
     until = time.monotonic() + _INDEX_SECONDS
 
     def may_continue() -> bool:
@@ -177,9 +180,11 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
 
 
 def _list(b: Batches, batch: Batch, request: Request, heartbeats: RunningAttempt) -> SliceEnd | None:
-    """Lists the objects of a bucket that are the items, for some minutes. None if all are listed, or for other items.
+    """Lists the objects of a bucket that are the items, for some minutes.
 
-    No runner works during the listing, so a batch that is told to stop is ended here."""
+    Returns None if all objects are listed, or if the items are not objects of a bucket. No runner works during the
+    listing, so a batch that is told to stop is ended here.
+    """
     folder, until, looked = listing_of(batch), time.monotonic() + _INDEX_SECONDS, -math.inf
     if batch.source is None or batch.source.s3_url is None or is_listed(b, folder):
         return None
@@ -211,7 +216,7 @@ def _execution_name(event: Mapping[str, Any], generation: int, runner: int = 0, 
 
 
 class QueuedRun:
-    """The queued request of this run: it allows the run and ends together with the batch."""
+    """The queued request of this run. The request allows the run, and ends together with the batch."""
 
     def __init__(self, b: Batches, request: Request, runner: int = 0) -> None:
         self._b = b
@@ -219,9 +224,10 @@ class QueuedRun:
         self.heartbeats = RunningAttempt(b.queue, request, TIMING, parks=False, worker=str(runner))
 
     def confirm(self, batch: Batch, progress: BatchProgress, *, publish: bool) -> None:
-        """Checks, once a second, that the request still runs. LeaseLost if it was cancelled, paused or retried.
+        """Checks, once a second, that the request still runs.
 
-        With `publish`, the progress is also sent to clients that watch the batch.
+        Raises LeaseLost if the request was cancelled, paused or retried. With `publish`, the progress is also sent to
+        clients that watch the batch.
         """
         try:
             self.heartbeats(progress.view(batch).fields())
@@ -297,7 +303,7 @@ def run_slice(b: Batches, batch: Batch, request: QueuedRun, runner: int = 0, *, 
 
 @dataclass(slots=True)
 class Slice:
-    """One slice of a runner, which holds the runner's lease: the state of its main thread between two ticks."""
+    """One slice of a runner: the state of its main thread between two ticks. The slice holds the runner's lease."""
 
     b: Batches
     batch: Batch
@@ -361,7 +367,7 @@ class Slice:
         return True
 
     def _run_within(self, budget: DayBudget) -> SliceEnd:
-        """Runs the slice after reserving runner-hours and calls of the project's day; `sleep` if they are used up."""
+        """Reserves runner-hours and calls of the project's day, then runs the slice. Sleeps if they are used up."""
         seconds = math.ceil(self._slice_seconds)
         # With one call left the slice still runs: what it calls until its first tick, a second later, may exceed it.
         ahead = _calls_ahead(self.batch)
@@ -446,7 +452,7 @@ class Slice:
         self._settle(last=True)
 
     def _has_calls_left(self, budget: DayBudget) -> bool:
-        """Whether calls may still be made. Reserves more of the quota when half of those reserved are made."""
+        """Whether calls may still be made. When half of the reserved calls are made, reserves more of the quota."""
         ahead, left = _calls_ahead(self.batch), budget.reserved[CALLS] - self.work.calls
         return left > ahead / 2 or budget.reserve(**{CALLS: max(ahead, ahead - left)}) or left > 0
 
@@ -477,7 +483,8 @@ class Slice:
     def _end(self) -> None:
         """Ends the batch if all other runners have ended.
 
-        This runner's verdict was saved before: of two runners that end at the same time, at least one sees both.
+        This runner's verdict was saved before. So if two runners end at the same time, at least one of them sees both
+        verdicts.
         """
         records = self.b.store.runners(self.batch)
         all_progress = [record.progress for record in records]
@@ -490,8 +497,10 @@ class Slice:
         self.request.end(self.batch, fences, verdict)
 
     def _merge_outcomes(self, runners: Sequence[BatchProgress]) -> None:
-        """Merges the outcomes into one file, if there is time. If it fails, the batch ends all the same: the first
-        download of the outcomes merges them, too."""
+        """Merges the outcomes into one file, if there is time.
+
+        If merging fails, the batch ends nevertheless. The first download of the outcomes then merges them.
+        """
         parts = [progress.outcome_parts for progress in runners]
         left = _LONGEST_SLICE - self.spent - (time.monotonic() - self.began)
         if not any(parts) or left < 0:
@@ -573,8 +582,11 @@ class Slice:
         self.pool.change(lambda state, _: state.extend(own, complete=extent.complete, batch_total=extent.items))
 
     def _store_total(self, extent: Extent) -> None:
-        """Stores the total once it is known, before any runner can end because of it: the other runners read it
-        before they adopt a verdict."""
+        """Stores the total once it is known.
+
+        This happens before any runner can end because of the total. The other runners read the total before they adopt
+        a verdict.
+        """
         if extent.complete and self.batch.total != extent.items:
             self.b.store.set_total(self.batch, extent.items)
             self.batch = replace(self.batch, total=extent.items)
@@ -590,7 +602,8 @@ class Slice:
     def _working(self) -> int:
         """How many runners share the rate: this one, and all others that have no verdict yet.
 
-        This one counts also after its own verdict, so that it does not take over the rate of the others."""
+        This runner counts also after its own verdict, so that it does not take over the rate of the others.
+        """
         return 1 + sum(1 for _, progress in self._others if progress.verdict is None)
 
     @property
@@ -608,7 +621,7 @@ class Slice:
         return combined(self.batch, [own if runner == self.runner else one for runner, one in enumerate(stored)])
 
     def _rules(self) -> Rules:
-        """Returns the batch's rules with this runner's part of the rate: an even part among the runners that work."""
+        """Returns the batch's rules with this runner's part of the rate. All runners that work have equal parts."""
         rules, parts, limit = self.batch.rules, self._working, self.work.shared_rate
         most_open = None if rules.most_open is None else max(1, rules.most_open // parts)
         rate = rules.rate / parts
@@ -706,7 +719,10 @@ class Slice:
     # --- save
 
     def _save(self, lease_until: float | None, *, forget_verdict: bool = False) -> None:
-        """Saves the outcomes to S3, then the progress: an item that counts as done is never called again."""
+        """Saves the outcomes to S3, then the progress.
+
+        In this order no outcome is lost: an item that the progress counts as done is never called again.
+        """
         moment, former = time.monotonic(), self.progress
         progress, fresh = self.pool.snapshot()
         self.outcomes += [one for one in fresh if one.state != SUCCEEDED]
@@ -767,10 +783,10 @@ class Slice:
         self.last_milestone = max(last, reached)
 
     def _eta(self, progress: BatchProgress) -> float | None:
-        """Returns when the last item will be called, pauses included; None if that is unknown.
+        """Returns the expected time of the last call, pauses included. None if it is unknown.
 
-        New items are called at the measured pace, or at the rate if it is too low to measure a pace within a tick. The
-        result is not earlier than the last retry.
+        New items are expected at the measured pace. If the rate is too low to measure a pace within a tick, they are
+        expected at the rate. The result is not earlier than the last retry.
         """
         left = self.batch.share(self.runner).below(self.batch.total or 0) - progress.position
         pace = min(self.rate, self.pace) if self.rate * FLUSH_SECONDS > 1 else self.rate
@@ -790,8 +806,7 @@ def pause(state: RunState, _: float) -> None:
 def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
     """Returns for how many seconds a slice begins calls, so that the last answer comes before the function's time-out.
 
-    While the slice waits for its last answers it begins no calls: the longer it is, the less time it loses to items
-    that hang.
+    A slice begins no calls while it waits for its last answers. So a long slice loses less time to items that hang.
     """
     return max(0.0, min(slice_seconds, _LONGEST_SLICE - answer_seconds))
 

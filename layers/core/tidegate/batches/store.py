@@ -59,7 +59,7 @@ _COUNTS_BATCHES = {"counts_batches": True}
 
 class BusinessStore(Store):
     def add(self, business: Business, line: AuditLine, limit: int) -> None:
-        """Stores a new business. QuotaExceeded if the project has `limit` of them already."""
+        """Stores a new business. Raises QuotaExceeded if the project already has `limit` businesses."""
         counted = count_write(business.project_id, "businesses", 1, limit)
         try:
             new = put_new(self._item(business) | _COUNTS_BATCHES)
@@ -78,7 +78,7 @@ class BusinessStore(Store):
             raise RecordNotFound(f"this project has no business with the id {business.biz_id}") from error
 
     def delete(self, project_id: str, biz_id: str, line: AuditLine) -> None:
-        """Deletes the business. InUse if it has batches. RecordNotFound if another call has deleted it."""
+        """Deletes the business. Raises InUse if it has batches, and RecordNotFound if another call has deleted it."""
         key = keys.business(project_id, biz_id)
         unused = "attribute_exists(#pk) AND (attribute_not_exists(#batches) OR #batches = :none)"
         freed = count_write(project_id, "businesses", -1)
@@ -91,7 +91,10 @@ class BusinessStore(Store):
             raise InUse(f"{present['batches']} batches use the business: delete them first") from error
 
     def counts_batches(self, project_id: str, biz_id: str) -> bool:
-        """Whether the stored number of its batches is right; False if it is older than that number."""
+        """Whether the stored number of the business's batches is right.
+
+        False if the business is older than this counting.
+        """
         item = self._table.get(keys.business(project_id, biz_id), consistent=True) or {}
         return _COUNTS_BATCHES.items() <= item.items()
 
@@ -116,9 +119,10 @@ class BatchStore:
         self._kept_seconds = kept_seconds
 
     def add(self, batch: Batch, job_data: Any, line: AuditLine, quotas: Quotas) -> None:
-        """Stores a new batch. RecordNotFound if its business was deleted.
+        """Stores a new batch. Raises RecordNotFound if its business was deleted.
 
-        QuotaExceeded if the project has as many batches as it may, or as many batches that were never started.
+        Raises QuotaExceeded if the project has as many batches as it may have, or as many batches that were never
+        started.
         """
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
         unstarted_until = datetime.fromisoformat(batch.created_at).timestamp() + UNSTARTED_KEPT_SECONDS
@@ -145,9 +149,10 @@ class BatchStore:
             raise QuotaExceeded.for_limit(name, getattr(quotas, name), _QUOTA_RETRY_SECONDS) from error
 
     def delete(self, batch: Batch, line: AuditLine, now: float) -> bool:
-        """Deletes a batch with its records. False if it was changed or deleted meanwhile.
+        """Deletes a batch with its records. Returns False if the batch was changed or deleted meanwhile.
 
-        Objects, log lines and results, which may be many, are deleted afterwards: until then, a record is due for it.
+        The batch may have many objects, log lines and results, so they are deleted afterwards. Until then, a record
+        shows that this work is due.
         """
         ids = (batch.project_id, batch.batch_id)
         deleted = {"project_id": batch.project_id, "batch_id": batch.batch_id}
@@ -166,7 +171,7 @@ class BatchStore:
         )
 
     def delete_rows(self, project_id: str, batch_id: str, most: int) -> bool:
-        """Deletes log lines and results of a batch that was deleted. False if there may be more of them."""
+        """Deletes log lines and results of a batch that was deleted. Returns False if there may be more of them."""
         left = most
         for partition in (keys.batch_logs(project_id, batch_id), keys.batch_results(project_id, batch_id)):
             rows = list(islice(self._table.query_all(partition, consistent=True), left))
@@ -179,7 +184,7 @@ class BatchStore:
         self._table.batch_delete([keys.batch_deleted(project_id, batch_id)])
 
     def keep_longer(self, batch: Batch, until: float) -> bool:
-        """Postpones the deletion of an ended batch. False if it was started again or deleted."""
+        """Postpones the deletion of an ended batch. Returns False if the batch was started again or deleted."""
         key = keys.batch(batch.project_id, batch.batch_id)
         due = keys.due(batch.batch_id, until, BATCH_ENDED)
         return self._table.try_write(update(key, due, condition="#status = :was", was=batch.status))
@@ -268,13 +273,14 @@ class BatchStore:
         return self.get(batch.project_id, batch.batch_id) or batch
 
     def start_writes(self, batch: Batch, sets: Mapping[str, Any], line: AuditLine) -> Sequence[Write]:
-        """Returns the writes of a start, for the transaction that creates its request."""
+        """Returns the writes that start a batch, for the transaction that creates the request of the run."""
         return [*self._start(batch, sets), *_first_start(batch), audit_write(line)]
 
     def resume(self, batch: Batch, request: Request) -> Batch:
         """Sets a stopped batch to running when its failed request is retried.
 
-        LeaseLost if that attempt of the request has ended: a function that stalled must not restart the batch.
+        Raises LeaseLost if that attempt of the request has ended, because a function that stalled must not restart the
+        batch.
         """
         attempt = check(
             keys.request(request.project_id, request.request_id),
@@ -292,8 +298,8 @@ class BatchStore:
     def _start(self, batch: Batch, sets: Mapping[str, Any]) -> Sequence[Write]:
         """Returns the writes that start the batch and remove verdicts and outages of the last run.
 
-        The old verdicts would end the new run; only those of runners that have finished stay. Whoever starts the batch
-        expects that an outage is over.
+        The old verdicts would end the new run. Only verdicts of runners that have finished stay. Whoever starts the
+        batch expects that an outage is over.
         """
         started = update(
             keys.batch(batch.project_id, batch.batch_id),
@@ -322,7 +328,7 @@ class BatchStore:
     def acquire(
         self, batch: Batch, now: float, lease_seconds: float, runner: int = 0
     ) -> tuple[int, BatchProgress] | None:
-        """Returns the next fencing token and the progress to continue from; None while another holds the lease."""
+        """Returns (next fencing token, progress to continue from). None while another function holds the lease."""
         write = update(
             _progress_key(batch, runner),
             {"lease_until": now + lease_seconds},
@@ -339,7 +345,10 @@ class BatchStore:
     def save(
         self, batch: Batch, fence: int, progress: BatchProgress, lease_until: float | None = None, runner: int = 0
     ) -> None:
-        """Saves a runner's progress. LeaseLost if another function took over. `lease_until` = 0 releases the lease."""
+        """Saves a runner's progress. `lease_until` = 0 releases the lease.
+
+        Raises LeaseLost if another function has taken over the runner.
+        """
         try:
             self._table.write(self._save(batch, fence, progress, lease_until, runner))
         except ConditionFailed as error:
@@ -351,7 +360,10 @@ class BatchStore:
         self._table.write(update(key, {"total": total}))
 
     def end_writes(self, batch: Batch, fences: Sequence[int], verdict: Verdict, finish_time: str) -> Sequence[Write]:
-        """Returns the writes that end a run, for the transaction that ends its request. Guarded by fencing tokens."""
+        """Returns the writes that end a run, for the transaction that ends its request.
+
+        The transaction fails if one of the fencing tokens is no longer valid.
+        """
         return [
             *(self._release_lease(batch, runner, fence) for runner, fence in enumerate(fences)),
             self._ended(batch, verdict.status, verdict.reason, finish_time),
@@ -369,7 +381,10 @@ class BatchStore:
         )
 
     def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
-        """Returns the write for a request that ended without its runner: it was cancelled, or its runner was lost."""
+        """Returns the write that stops a batch whose request ended without its runner.
+
+        The request was cancelled, or the runner was lost.
+        """
         return self._ended(batch, STOPPED, reason, finish_time)
 
     def _ended(self, batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
@@ -549,9 +564,9 @@ _UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage", "report_parts
 
 
 def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
-    """Returns the rate of each runner, from the rates that they want.
+    """Returns the rate of each runner. `wanted`: the rates that the runners want.
 
-    A runner that wants less than an even share gets what it wants; the others divide the rest evenly.
+    A runner that wants less than an even share gets what it wants. The others divide the rest evenly.
     """
     rates: dict[str, float] = {}
     for place, (name, rate) in enumerate(sorted(wanted.items(), key=lambda entry: (entry[1], entry[0]))):
@@ -560,7 +575,10 @@ def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
 
 
 def _first_start(batch: Batch) -> list[Write]:
-    """Returns the write that counts one unstarted batch less, for the transaction of a batch's first start."""
+    """Returns the write that counts one unstarted batch less, for the transaction of a batch's first start.
+
+    Empty for later starts.
+    """
     is_first = batch.status == CREATED and batch.counted
     return [batches_write(batch.project_id, {"unstarted_batches": -1})] if is_first else []
 

@@ -61,7 +61,7 @@ class LogLines:
         self._dropped = 0
 
     def add(self, index: int | None, messages: Sequence[tuple[str, str]]) -> None:
-        """Adds (level, message) pairs. Drops and counts lines while too many wait to be written."""
+        """Adds (level, message) pairs. While too many lines wait to be written, drops the new lines and counts them."""
         lines = in_order([self._make(level, message, index) for level, message in messages])
         with self._lock:
             if len(self._lines) > MOST_LINES_WAITING:
@@ -188,7 +188,7 @@ class ItemCaller:
         return lambda state, now: _record(state, calls, answers, now)
 
     def dry_call(self, connection: KeptConnection, entries: Sequence[Entry]) -> list[ParsedAnswer]:
-        """Makes a call for a dry run, which the body says, and returns the answers. Changes no state."""
+        """Makes a call for a dry run and returns the answers. The body says that it is a dry run. Changes no state."""
         now = self._b.clock()
         try:
             return self._read(self._post(connection, entries, now, dry_run=True), entries, now)
@@ -209,7 +209,10 @@ class ItemCaller:
         return connection.post(body, _HEADERS | self._b.sign(self._project, message_id, now, body, url=self._url))
 
     def _message_id(self, indexes: Sequence[int]) -> str:
-        """Returns the same id for every attempt at these items, and only for these, so that receivers de-duplicate."""
+        """Returns the id of a call with these items, by which receivers recognise a repeated call.
+
+        The id is the same for every attempt at these items, and another one for all other items.
+        """
         first, count = indexes[0], len(indexes)
         message_id = f"{self.batch.batch_id}.{first}"
         if not self._grouped:
@@ -227,7 +230,7 @@ class ItemCaller:
             state.await_result(call, now + self.batch.item_timeout)
 
     def log_answer(self, index: int, attempt: int | None, parsed: ParsedAnswer) -> None:
-        """Adds the log lines of an answer, and a line of our own if the item did not succeed."""
+        """Adds the log lines of an answer. If the item did not succeed, also adds a line that says so."""
         lines = list(parsed.lines)
         if parsed.answer.result != "ok":
             verb = "failed" if parsed.answer.result == "error" else "was abandoned"
@@ -275,7 +278,10 @@ def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: 
 
 
 def failed_answer(error: FetchError) -> ParsedAnswer:
-    """Returns a failed call as the answer for its items; `down` if the error is retryable, except for 429."""
+    """Returns the answer that a failed call gives to each of its items.
+
+    `down` is set if the error is retryable, except after status 429.
+    """
     down = error.retryable and not isinstance(error, TooManyRequests)
     wait = None if error.retry_after is None else min(error.retry_after, LONGEST_RETRY_AFTER)
     return ParsedAnswer(ItemResult("error", error.detail, retry_after=wait, down=down))
@@ -308,9 +314,10 @@ T = TypeVar("T")
 
 
 class WorkerPool:
-    """The worker threads of a slice: each takes the next call when the rate allows it, makes it and records the answer.
+    """The worker threads of a slice.
 
-    Adds threads while none is free for the next call: a fast business needs few of them, a slow one many.
+    Each thread takes the next call when the rate allows it, makes the call and records the answer. Adds threads while
+    none is free for the next call: a fast business needs few of them, a slow one many.
     """
 
     def __init__(
@@ -351,7 +358,7 @@ class WorkerPool:
             return self._state.verdict
 
     def snapshot(self) -> tuple[BatchProgress, list[ItemOutcome]]:
-        """Returns the progress and the outcomes since the last snapshot, which this progress counts."""
+        """Returns (progress, outcomes since the last snapshot). The progress counts these outcomes."""
         with self._lock:
             state = self._state
             outcomes, state.outcomes = state.outcomes, []
@@ -368,7 +375,7 @@ class WorkerPool:
             return self._state.next_at(self._now())
 
     def resize(self, max_workers: int) -> None:
-        """Sets the most threads, and adds one if none is free. Called once a second."""
+        """Sets the largest number of threads, and adds a thread if none is free. Called once a second."""
         with self._lock:
             self._max_workers = max_workers
             self._fastest = [inf, self._fastest[0]]
