@@ -1,4 +1,4 @@
-"""Batches: a business, a service with an HTTP address, processes many items at a limited rate.
+"""Batches: a business processes many items at a limited rate. A business is a service with an HTTP address.
 
 The app makes one `Batches`. It holds the objects that the steps of a batch use. Each step is a function that takes the
 `Batches`. Importing any module of this package runs this file. So this file imports other modules only when they are

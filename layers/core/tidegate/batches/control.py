@@ -87,7 +87,7 @@ def _keep_waiting(b: Batches, batch: Batch, due: tuple[float, str]) -> Batch:
 
 
 def ask_again(b: Batches, project_id: str, batch_id: str) -> bool:
-    """Asks the business again whether the batch may run, if that call was never made or timed out.
+    """Asks the business again whether the batch may run, if the first call was never made or timed out.
 
     Returns False if the batch does not wait any more. Called by compensation.
     """

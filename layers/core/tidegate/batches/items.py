@@ -60,7 +60,10 @@ class Items(Protocol):
 
 
 class DataItems:
-    """Items of a batch without rows: each gets one entry of `job_data`, or all of it if it is not a list."""
+    """Items of a batch without rows.
+
+    Each item gets one entry of `job_data`, or all of `job_data` if it is not a list.
+    """
 
     def __init__(self, data: Callable[[], Any]) -> None:
         self._data = data
@@ -391,7 +394,10 @@ class Outcomes:
     def write_report(
         self, batch: Batch, runner: int, part: int, fence: int, done: Sequence[ItemOutcome], items: Items
     ) -> None:
-        """Stores one part of the report. The rules for numbers and validity of parts are those of outcomes."""
+        """Stores one part of the report.
+
+        Parts of the report are numbered, and become valid, in the same way as parts of outcomes.
+        """
         lines = (_report_line(outcome, items.index(outcome.index)) for outcome in done)
         self._objects.put(f"{_report(batch, runner)}{part:09d}-{fence:09d}.jsonl", "".join(lines).encode())
 
@@ -413,7 +419,7 @@ class Outcomes:
     def _refuse_too_many(self, batch: Batch, parts: Parts) -> None:
         """Raises WrongState for an active batch with more parts than a call can merge.
 
-        They are merged when the batch ends.
+        The parts of such a batch are merged when it ends.
         """
         if batch.status not in ACTIVE or sum(parts) <= _MOST_PARTS_A_CALL:
             return
@@ -684,7 +690,7 @@ class ItemResults:
     def decide(
         self, batch: Batch, runner: int, fence: int, decisions: Iterable[Decision], items: Items, now: float
     ) -> list[tuple[Decision, ParsedAnswer | None]]:
-        """Stores how these calls ended. Returns what counts for each: the result that was stored first."""
+        """Stores how these calls ended. Returns what counts for each call: the result that was stored first."""
         counted: list[tuple[Decision, ParsedAnswer | None]] = []
         waiting = list(decisions)
         while waiting:

@@ -113,7 +113,7 @@ class Share:
     def below(self, limit: int) -> int:
         """Returns how many of this runner's items come before index `limit`.
 
-        If the item with that index is this runner's own, the number is its position.
+        If this runner has the item with that index, the result is the position of the item.
         """
         rounds, turn = divmod(limit // self.block, self.runners)
         rest = self.block if turn > self.runner else limit % self.block if turn == self.runner else 0
@@ -230,9 +230,9 @@ class OpenItem:
 class Outage(NamedTuple):
     """Whether the business is down, as one runner sees it.
 
-    `calls` counts new items whose calls got no answer, since the last answer. After `MOST_UNANSWERED` such calls, the
-    business counts as down, and `since` is set. Then one test call at a time is made, the next one at `probe_at`.
-    Between two test calls are `every` seconds.
+    `calls` counts the new items whose calls got no answer since the business last answered. After `MOST_UNANSWERED`
+    such calls, the business counts as down, and `since` is set. Then one test call at a time is made, the next one at
+    `probe_at`. Between two test calls are `every` seconds.
     """
 
     calls: int = 0
@@ -304,7 +304,7 @@ class Rules:
         return " ".join(f"{number:g}" for number in numbers)
 
     def delay(self, index: int, attempt: int) -> float:
-        """Returns how many seconds after this attempt the next one is due."""
+        """Returns how many seconds after this attempt the next attempt is due."""
         return self.backoff.delay(index, attempt) if self.backoff else self.retry_delay
 
     def exceeded(self, errors: int, total: int | None) -> str | None:

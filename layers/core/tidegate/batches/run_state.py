@@ -110,7 +110,7 @@ class SlidingWindow:
     def room(self, most: int) -> int:
         """Returns how many indexes can be handed out, but not more than `most`.
 
-        The number may be too high: after the next index, it also counts indexes that are done or reserved.
+        The number may be too high, because it also counts later indexes that are already done or reserved.
         """
         if self.peek() is None:
             return 0
@@ -569,7 +569,7 @@ class RunState:
         return self._reopened.get(index, 0) + attempt
 
     def _current_attempt(self, index: int) -> int:
-        """Returns the attempt whose call, result or decision an item waits for; 1 if it was never called."""
+        """Returns the attempt whose call, result or decision an item waits for; 1 if the item was never called."""
         if index in self._unopened:
             return self._unopened[index][1]
         if index in self._unanswered:

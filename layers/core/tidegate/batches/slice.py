@@ -641,9 +641,9 @@ class Slice:
     # --- results: of asynchronous batches
 
     def _settle(self, *, last: bool = False) -> None:
-        """Counts the stored asynchronous results, decides the calls without one, and prepares the next calls.
+        """Counts the stored asynchronous results, decides the calls without a result, and prepares the next calls.
 
-        `last`: no more calls follow. Must run before each save: no later result may contradict a saved verdict.
+        `last`: no more calls follow. Must run before each save, so that no later result contradicts a saved verdict.
         """
         if self.batch.ack != ASYNC:
             return
@@ -759,7 +759,7 @@ class Slice:
             self.work.log.add(None, [_DOWN if progress.business_is_down else _UP])
 
     def _notify_milestone(self, progress: BatchProgress) -> None:
-        """Calls the progress webhook if another n items, or another n percent, are done.
+        """Calls the progress webhook if the batch has reached another milestone: a number of items, or a percentage.
 
         A crash before the save of the milestone sends the notice twice, with the same id. If several milestones were
         passed at once, only the last one is sent. The end of the batch has a notice of its own.
@@ -785,8 +785,8 @@ class Slice:
     def _eta(self, progress: BatchProgress) -> float | None:
         """Returns the expected time of the last call, pauses included. None if it is unknown.
 
-        New items are expected at the measured pace. If the rate is too low to measure a pace within a tick, they are
-        expected at the rate. The result is not earlier than the last retry.
+        The estimate assumes that new items are called at the measured pace. If the rate is too low to measure a pace
+        within a tick, the estimate uses the rate instead. The result is not earlier than the last retry.
         """
         left = self.batch.share(self.runner).below(self.batch.total or 0) - progress.position
         pace = min(self.rate, self.pace) if self.rate * FLUSH_SECONDS > 1 else self.rate

@@ -400,7 +400,10 @@ class BatchStore:
         )
 
     def _due(self, batch: Batch, status: str, sets: Mapping[str, Any]) -> dict[str, str | int]:
-        """Returns the attributes by which an ended batch is deleted later; none if it has not ended or is kept."""
+        """Returns the attributes by which an ended batch is deleted later.
+
+        Empty if it has not ended or is kept for ever.
+        """
         if not self._kept_seconds or status not in ENDED or not sets.get("finish_time"):
             return {}
         until = datetime.fromisoformat(sets["finish_time"]).timestamp() + self._kept_seconds

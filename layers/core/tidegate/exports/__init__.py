@@ -96,9 +96,9 @@ class Exports:
 
     @cached_property
     def pace_of(self) -> Callable[[int], SourcePace]:
-        """Returns a function from `source_rate` to the pace of requests.
+        """Returns a function that gives the pace of requests for a `source_rate`.
 
-        All exports of this process share these paces.
+        All exports of this process that have the same rate share one pace.
         """
         from tidegate.aws.host_usage import HostUsage
         from tidegate.exports.source import SourcePace

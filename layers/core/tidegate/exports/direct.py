@@ -601,7 +601,8 @@ class AllowedSources:
 def _not_granted_by_athena(granted: Sequence[str], options: Mapping[str, Any]) -> str | None:
     """Returns the part of a query that the project may not read; None if it may read all of it.
 
-    `athena://workgroup` grants all databases that the stack allows, `athena://workgroup/database` one of them.
+    The grant `athena://workgroup` covers all databases that the stack allows. The grant `athena://workgroup/database`
+    covers one of them.
     """
 
     place = f"athena://{options['workgroup']}"

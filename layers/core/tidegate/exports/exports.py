@@ -372,8 +372,8 @@ def sync_file(
 ) -> SyncFile:
     """Pulls and renders a small export and returns its file.
 
-    Raises UseAsync if the export has too many rows, or if the rows do not arrive within `seconds`. The most seconds are
-    SECONDS.
+    Raises UseAsync if the export has too many rows, or if the rows do not arrive within `seconds`. `seconds` is limited
+    to SECONDS.
     """
     from tidegate.sheets.files import content_type, extension, render
     from tidegate.sheets.xlsx import TableRows

@@ -224,7 +224,7 @@ _T = TypeVar("_T")
 
 
 class PagesAhead:
-    """Reads the pages of a table in order, and requests the next ones while one is rendered.
+    """Reads the pages of a table in order. While one page is rendered, the next pages are requested.
 
     Threads only fetch bytes. Parsing holds the interpreter lock anyway, and bytes take less memory than rows.
     """

@@ -76,8 +76,8 @@ def page_url(source_url: str, place: PagePlace, step: int, task_id: str) -> str:
 def read_page(body: bytes, number: int) -> SourcePage:
     """Returns the page that is in a source's response.
 
-    Raises SourceBroken if the response has the wrong form. Its text is for the people who run the source. Raises a
-    FetchError, which may be retryable, if the source answered with an error.
+    Raises SourceBroken if the response has the wrong form. The text of this error is for the people who run the source.
+    Raises a FetchError, which may be retryable, if the source answered with an error.
     """
     try:
         answer = read_exact(body)
@@ -480,7 +480,7 @@ class TablePages:
 
 
 def _digest_of(rows: Sequence[Any]) -> bytes | None:
-    """Returns a digest of the rows of a page; None if a row occurs twice on it."""
+    """Returns a digest of the rows of a page; None if a row occurs twice on the page."""
     texts = list(map(_row_text, rows))
     return sha256(b"\n".join(texts)).digest() if len(set(texts)) == len(texts) else None
 

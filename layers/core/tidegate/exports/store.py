@@ -78,7 +78,7 @@ class ExportStore(Store):
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
     def records(self, project_id: str, task_ids: Sequence[str]) -> list[tuple[Export | None, Request]]:
-        """Returns (list entry, request) of the exports that still exist. The list entry has the present labels."""
+        """Returns (list entry, request) of the exports that still exist. The list entry has the current labels."""
         wanted = [key(project_id, task_id) for task_id in task_ids for key in (keys.request, keys.export)]
         found = self._table.batch_get(wanted, consistent=True)
         entries = {item["task_id"]: record_from(Export, item) for item in found if "task_id" in item}
@@ -86,7 +86,10 @@ class ExportStore(Store):
         return [(entries.get(request.request_id), request) for request in requests]
 
     def change(self, project_id: str, task_id: str, changes: Mapping[str, Any], line: AuditLine) -> bool:
-        """Changes fields of the list entry; the value None removes a field. False if there is no such export."""
+        """Changes fields of the list entry; the value None removes a field.
+
+        Returns False if there is no such export.
+        """
         sets = {name: value for name, value in changes.items() if value is not None}
         removes = [name for name, value in changes.items() if value is None]
         return self._table.try_write(update(keys.export(project_id, task_id), sets, removes=removes), audit_write(line))

@@ -1,8 +1,8 @@
-"""Filled templates: a workbook that somebody designed, with rows and values in place of its placeholders, streamed.
+"""Filled templates: a workbook that somebody designed, streamed with rows and values in place of its placeholders.
 
 Only cells with placeholders, repeated rows and references that move are written anew. All other parts of the template
-keep their bytes, so styles, heights, images, print set-up and extensions stay. The row of an empty list stays, without
-content.
+keep their bytes, so styles, heights, images, print set-up and extensions stay. If a list is empty, its row stays in the
+sheet, but with blank cells.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def filled_chunks(filling: Filling, tables: Sequence[TableRows], notes: Notes | 
 def table_writers(filling: Filling, tables: Sequence[TableRows], count: int = 1) -> list[BlockWriter]:
     """Returns a writer for each table. Empty if the template repeats no row for some table.
 
-    `count`: the number of rows in each list. It decides where the rows below a list are.
+    `count`: the number of rows in each list. This number decides where the rows below a list are.
     """
     names = list_names([each.table.title for each in tables])
     book = FilledBook(filling, dict.fromkeys(filling.template.lists, count))
@@ -767,7 +767,10 @@ def _moved_tail(text: str, rows: RowMap, formulas: Formulas, sheet: str) -> str:
 
 
 def _moved_rule(inner: str, rows: RowMap, formulas: Formulas, sheet: str, match: re.Match[str]) -> str:
-    """Returns a conditional format or validation with moved cells; its formulas are relative to its first cell."""
+    """Returns a conditional format or a validation for the moved cells.
+
+    The formulas of such a rule are relative to the first of its cells.
+    """
     given = attributes(match[1])
     areas = given.get("sqref", "")
     given["sqref"] = moved_areas(areas, rows)

@@ -161,9 +161,10 @@ class Formulas:
     def text(self, formula: str, sheet: str, *, at: int | None = None, whole: bool = False, added: bool = False) -> str:
         """Returns the formula for the filled workbook.
 
-        `at`: for a formula that Excel applies to each repetition of a row, such as a conditional format: the row to
-        which its relative references belong. `whole`: each reference to a repeated cell means all repetitions of the
-        cell, as in a chart. `added`: whether something computes with the cells that the formula refers to.
+        `at`: the row to which the formula's relative references belong. It is given if Excel applies the formula to
+        each repetition of that row, as with a conditional format. `whole`: each reference to a repeated cell means all
+        repetitions of the cell, as in a chart. `added`: whether something computes with the cells that the formula
+        refers to.
         """
         pieces = self.pieces(formula, sheet, at, held=True, whole=whole, added=added)
         return "".join(piece if isinstance(piece, str) else str(piece.first) for piece in pieces)

@@ -1,4 +1,4 @@
-"""Files that are joined from fragments, which several workers rendered."""
+"""Files that one worker joins from fragments. Several workers rendered the fragments."""
 
 from __future__ import annotations
 

@@ -259,7 +259,10 @@ def value_text(value: Any) -> str:
 
 
 def masked(value: Any, mask: Mask) -> Any:
-    """Returns the value with all but a few characters hidden; a value too short for that is hidden as a whole."""
+    """Returns the value with all but a few characters hidden.
+
+    A value that is too short for this is hidden as a whole.
+    """
     text = value_text(value)
     if not text:
         return value
@@ -283,8 +286,8 @@ _NO_ROW: Row = {}
 class RowHeadTable:
     """The rows of a table with row heads, grouped by the row head that they belong to, in bounded memory.
 
-    Rows are added in any order and read leaf by leaf. Some thousand rows are kept in memory. The others are compressed
-    into a temporary file and read back in chunks.
+    Rows are added in any order and read leaf by leaf. Only a limited number of rows is kept in memory. The others are
+    compressed into a temporary file and read back in chunks.
     """
 
     rows: RowBlocks

@@ -127,7 +127,10 @@ def place_columns(nodes: Sequence[Node], *, top: int, left: int) -> list[HeadCel
 
 
 def place_rows(nodes: Sequence[Node], counts: Mapping[str, int], *, top: int, left: int) -> list[HeadCell]:
-    """Returns the cells of a row tree: a leaf is as high as its number of rows (`counts`, by leaf name)."""
+    """Returns the cells of a row tree. A leaf is as high as its number of rows.
+
+    `counts`: these numbers, by leaf name.
+    """
     cells: list[HeadCell] = []
     sizes = {leaf.name: max(leaf.row_count, counts.get(leaf.name, 0)) for leaf in leaves(nodes)}
     _place_siblings(nodes, sizes, depth(nodes), left, top, cells)

@@ -25,10 +25,10 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 def read_exact(text: str | bytes) -> Any:
-    """Returns the parsed JSON, with decimals as `Digits`. Raises ValueError if it is not JSON, or nested too deep.
+    """Returns the parsed JSON, with decimals as `Digits`.
 
-    msgspec refuses some input that sources do send (NaN, a byte-order mark, UTF-16, lone surrogates). The slower `json`
-    reads such input.
+    Raises ValueError if the text is not JSON, or is nested too deep. msgspec refuses some input that sources do send
+    (NaN, a byte-order mark, UTF-16, lone surrogates). The slower `json` reads such input.
     """
     try:
         return _decoder.decode(text)
@@ -68,7 +68,7 @@ def digits_of(value: Digits) -> str:
 
 
 def nested_text(value: object) -> str:
-    """Returns an object or a list as the text of one cell."""
+    """Returns the text of a cell whose value is an object or a list."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_without_digits)
     except _HasDigits:

@@ -77,7 +77,7 @@ def _date(value: object, style: int) -> str | None:
 
 
 def _datetime(value: object, style: int, zero: datetime = _DAY_ZERO, first: datetime = _FIRST_DAY) -> str | None:
-    """Returns the cell of a date and time as written: the offset is dropped, because Excel has no time zones."""
+    """Returns the cell of a date and time as written. A zone offset is dropped, because Excel has no time zones."""
     moment = moment_of(value)
     if moment is None or moment < first:
         return None
@@ -475,7 +475,7 @@ def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
 
 
 def _amount(value: object, kind: str | None) -> Decimal | None:
-    """Returns what a value adds to the total of its column; None if it is not a number."""
+    """Returns what a value adds to the total of its column; None if the value is not a number."""
     if isinstance(value, str):
         text, places = value.strip(), 0
         if kind == "percent" and text.endswith("%"):
