@@ -109,14 +109,15 @@ class ReleaseFile:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths on a host that belong to the file, each with everything below it."""
+        """The paths on a host that belong to this file. Everything below such a path belongs to the file, too."""
         directory = self.target_file_dir.rstrip("/")
         names = ("current", "releases") if self.unpack else (self.file_name,)
         return tuple(f"{directory}/{name}" for name in names)
 
 
 def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
-    """The first of `paths` that equals one of `others`, contains it or is inside it; None if there is none."""
+    """The first of `paths` that equals one of `others`, contains one of them, or is inside one of them. None if no path
+    does."""
     taken = [_parts(other) for other in others]
     for path in paths:
         parts = _parts(path)
@@ -126,18 +127,18 @@ def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
 
 
 def _parts(path: str) -> list[str]:
-    """The names in a path. They are the same for `/opt//app` and `/opt/./app`, which are one directory for hosts."""
+    """The names in a path. `/opt//app` and `/opt/./app` have the same names, because both are the same directory."""
     return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
 
 
 def possible_port(url: str) -> str:
-    """The URL; ValueError if its port is above 65535."""
+    """Returns the URL unchanged. ValueError if its port is not possible, such as 70000."""
     _ = urlsplit(url).port
     return url
 
 
 def possible_time(text: str) -> str:
-    """The time; ValueError if there is none like it, such as the 30th of February."""
+    """Returns the text unchanged. ValueError if there is no such time, as on the 30th of February."""
     datetime.fromisoformat(text)
     return text
 
@@ -212,7 +213,8 @@ class Revision:
 
     @property
     def needs(self) -> list[str]:
-        """The hooks that hosts must allow, by name, and the port of the health check, as `:8080`."""
+        """What hosts must allow for this revision: the names of its hooks, and the port of its health check, as
+        `:8080`."""
         hooks = [name for name in (self.hook, self.health.hook if self.health else None) if name]
         if self.health is None or self.health.url is None or self.health.hook:
             return hooks
@@ -284,13 +286,16 @@ class Release:
 
     @property
     def former(self) -> int:
-        """The revision of hosts outside the share, or of some of them; 0 for none."""
+        """The revision that the hosts outside the share have, or some of these hosts. 0 if there is no such
+        revision."""
         return self.stable or self.kept
 
     def goal(self, host: str) -> int:
-        """The revision that the host should have; 0 for none. A withdrawn revision is the goal of no host.
+        """The revision that the host should have. 0 if it should have none. A withdrawn revision is the goal of no
+        host.
 
-        A host whose goal is 0 forgets the release, so a host that has a revision keeps it as its goal.
+        A host whose goal is 0 forgets the release. So, while no revision is stable, a host that was sent an earlier
+        revision may keep that one as its goal.
         """
         position = rank(self.name, host) * 100
         if position < self.share and self.desired not in self.withdrawn:
@@ -298,7 +303,7 @@ class Release:
         return self.stable or (self.kept if position < self.kept_share else 0)
 
     def holds(self, number: int) -> bool:
-        """Whether hosts may not activate this revision now."""
+        """Whether hosts must still wait before they activate this revision."""
         return self.paused or number > self.opened
 
     @property
@@ -316,7 +321,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host has of a release, as it reported. A report with a lower (life, revision) changes nothing."""
+    """What a host reported that it has of a release.
+
+    A report changes nothing if its (life, revision) is lower than that of the stored report."""
 
     project_id: str
     agent_id: Annotated[str, F("id of the host")]
@@ -356,7 +363,9 @@ class HostReport:
         return self.revision if self.state in (CURRENT, DRIFTED) else 0
 
     def is_news(self, known: HostReport | None) -> bool:
-        """Whether the report says more than `known`. A revision that failed on a host stays failed there."""
+        """Whether the report says more than the report `known`. True if `known` is None.
+
+        A revision that failed on a host stays failed there."""
         if known is None:
             return True
         if (self.life, self.revision) != (known.life, known.revision):
@@ -367,9 +376,10 @@ class HostReport:
         return then != known or self._is_checked_again(known)
 
     def _is_checked_again(self, known: HostReport) -> bool:
-        """Whether the host checked its files at another time, an hour or more away: each new time costs a write.
+        """Whether the host's last check of its files was an hour or more before or after the known one.
 
-        It may be an earlier time, because a host's clock may have been set back.
+        Smaller differences are not stored, because each new time costs a write. The new time may be the earlier one,
+        because a host's clock may have been set back. If only one report has a time, this is true.
         """
         if self.checked_at is None or known.checked_at is None:
             return self.checked_at != known.checked_at
@@ -403,7 +413,7 @@ def files_in_place(report: HostReport, revision: Revision) -> Iterator[HostFile]
 class Host(NamedTuple):
     """A host of a release with its state, from the fleet's record and the host's report.
 
-    `lost`: it was online after the present wave opened, and went offline before it reached its goal."""
+    `lost`: the host was online after the present wave opened, and went offline before it reached its goal."""
 
     agent_id: str
     state: str
@@ -433,9 +443,9 @@ def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now:
 
 
 def beyond_gse(revision: Revision, targets: Selector) -> list[str]:
-    """The fields of a revision and of its targets that GSE cannot fulfil.
+    """The names of the fields of a revision and of its targets that GSE cannot fulfil.
 
-    GSE can only send a file and tell the result. Several files would not switch together."""
+    GSE can only send a file and tell the result. It cannot put several files in place at the same moment."""
     wanted = {
         "hook": revision.hook,
         "health": revision.health,
@@ -451,7 +461,7 @@ def beyond_gse(revision: Revision, targets: Selector) -> list[str]:
 
 
 def sent_host(release: Release, agent_id: str, report: HostReport | None, now: datetime) -> Host:
-    """The state of a host that GSE sends to. It counts as online unless GSE could not reach it."""
+    """The state of a host that GSE sends to. The host counts as online unless GSE could not reach it."""
     revision, state = (report.revision, report.state) if report else (0, BEHIND)
     if report is not None and state == OFFLINE:
         gone = (now - datetime.fromisoformat(report.reported_at)).days >= GONE_DAYS
@@ -468,7 +478,7 @@ def is_due(report: HostReport | None, goal: int, now: float) -> bool:
 
 
 def after_sent(report: HostReport, result: Mapping[str, Any], now: datetime) -> HostReport:
-    """The report after the result of its Task; the same object while the Task runs.
+    """The report with the result of its Task. Returns the same object while the Task runs.
 
     The revision has failed on the host only after the third error that GSE reports about the host itself."""
     status, code = result.get("status"), result.get("error_code")
@@ -509,7 +519,7 @@ def next_share(revision: Revision, wave: int) -> int:
 
 
 def wave_of(revision: Revision, host: str) -> int:
-    """The wave in which the host gets the revision, counted from 1. Hosts in no wave get it after the last one."""
+    """The wave in which the host gets the revision, counted from 1. A host in no wave gets it after the last wave."""
     at = rank(revision.name, host) * 100
     return 1 + sum(wave.percent <= at for wave in revision.waves)
 
@@ -533,14 +543,16 @@ QUIET = AlarmSays(OK, "")
 def decide(
     release: Release, revision: Revision, hosts: Sequence[Host], now: float, alarm: AlarmSays = QUIET
 ) -> Release:
-    """The release after a look at its hosts: it waits, opens the next wave, is converged, stopped or taken back.
+    """The release after a look at its hosts. It waits, opens the next wave, is converged, is stopped, or is taken back.
 
     A wave passes when nine tenths of its connected hosts have reported, at least one has, few enough have failed, and
-    this has held for the soak time. Hosts that were offline before the wave neither fail it nor delay it. Hosts that
-    go offline in the wave may do so because of the revision, so they delay the wave for an hour; if no host has
-    reported, until one does. A wave without a connected host grows until it has one. An alarm fails the wave. An alarm
-    without data, or one that cannot be read, delays the wave and is the reason shown, because nobody knows whether the
-    hosts are well."""
+    this has held for the soak time. A wave without a connected host grows until it has one.
+
+    Hosts that were offline before the wave neither fail it nor delay it. Hosts that go offline during the wave may do
+    so because of the revision, so they delay the wave for an hour. While no host has reported, the wave waits longer.
+
+    An alarm in the state ALARM fails the wave. An alarm without data, or one that cannot be read, delays the wave,
+    because nobody knows whether the hosts are well. The reason that is shown then names the alarm."""
     desired = revision.number
     if release.paused or not release.is_rolling or release.desired != desired:
         return release
@@ -592,20 +604,23 @@ def decide(
 
 
 def refused(release: Release, revision: Revision, reason: str) -> Release:
-    """The release after its wave failed: rolled back, or stopped if there is no stable revision, or with
-    `on_failure: stop`."""
+    """The release after its wave failed: it is rolled back.
+
+    It is stopped instead if there is no stable revision, or if the revision says `on_failure: stop`."""
     if revision.on_failure == ROLLBACK and release.stable:
         return withdrawn(release, reason)
     return replace(release, status=FAILED, reason=reason, held_since=None, withdrawn=_with_desired(release))
 
 
 def _with_desired(release: Release) -> tuple[int, ...]:
-    """The withdrawn revisions and the desired one, as far as they are still listed."""
+    """The withdrawn revisions and the desired one, sorted. Only the newest LISTED_REVISIONS of them."""
     return tuple(sorted({*release.withdrawn, release.desired})[-LISTED_REVISIONS:])
 
 
 def withdrawn(release: Release, reason: str) -> Release:
-    """The release with a new revision for all hosts at once, which gets the content of an earlier one."""
+    """The release after its desired revision was withdrawn. All hosts at once get a new revision as their goal.
+
+    The caller gives that new revision the content of an earlier one."""
     number = release.latest + 1
     return replace(
         release,
@@ -648,9 +663,10 @@ def after_put(release: Release, revision: Revision, now: float) -> Release:
 
 
 def rollback_number(release: Release, numbers: Iterable[int], to: int | None) -> int:
-    """The revision whose content a rollback brings back. WrongState if there is none.
+    """The revision whose content a rollback brings back. WrongState if there is no such revision.
 
-    `numbers`: the revisions of the release, newest first."""
+    `numbers`: the revisions of the release, newest first. `to`: the revision that the caller wants. If `to` is None, it
+    is the stable revision, or else the newest earlier one that was not withdrawn."""
     if to is None and release.stable and release.stable != release.desired:
         return release.stable
     for number in numbers:
@@ -679,5 +695,6 @@ def next_look(release: Release, revision: Revision, now: float) -> int:
 def goals_digest(goals: Iterable[tuple[str, int, bool]]) -> str:
     """A digest of a host's goals: (release, revision, whether it is on hold).
 
-    With each poll, a host sends the digest of the goals that it knows. If it is the present one, it need not ask."""
+    With each poll, a host sends the digest of the goals that it knows. If its goals are still the same, it need not ask
+    for them."""
     return digest(*(f"{name}={number}{' hold' if hold else ''}" for name, number, hold in sorted(goals)), length=16)

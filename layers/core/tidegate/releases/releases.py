@@ -91,10 +91,10 @@ def put(
     is_admin: bool = False,
     keeps: bool = False,
 ) -> tuple[Release, bool]:
-    """Makes this the desired revision. Returns the release, and whether the revision is new.
+    """Makes `order` the desired revision of its release. Returns the release, and whether the revision is new.
 
-    If the content is that of the present revision, only the targets change. `order`: the other fields of the revision;
-    its number and files are ignored. `keeps`: whether the caller said how many revisions hosts keep."""
+    If the present revision has the same content, only the targets change. The number and the files in `order` are
+    ignored: `files` names the files. `keeps`: whether the caller said how many revisions hosts keep."""
     for file in files:
         require_admin(file.target_file_dir, is_admin)
     if order.alarm:
@@ -142,7 +142,9 @@ def _require_alarm(r: Releases, project_id: str, name: str) -> None:
 
 
 def _require_gse(r: Releases, project_id: str, revision: Revision, targets: Selector, keeps: bool) -> None:
-    """Checks that GSE can do this, and that the project may. Invalid or TargetNotGranted names what is wrong."""
+    """Checks that GSE can fulfil this revision, and that the project may send it to these targets.
+
+    Invalid or TargetNotGranted names what is wrong."""
     if lacks := beyond_gse(revision, targets) + ["keep"] * keeps:
         why = "is not possible with GSE, which only sends a file to named hosts and says how that ended"
         errors = [FieldError(loc=["body", *name.split(".")], msg=why) for name in lacks]
@@ -157,7 +159,9 @@ def _require_agents(r: Releases, what: str) -> None:
 
 
 def _watched(r: Releases, before: Release, after: Release, line: AuditLine) -> Release:
-    """Stores a change, and starts an execution that tells the hosts. The execution before it ends by itself."""
+    """Stores a change of the release. Unless the release is paused, starts an execution that tells the hosts.
+
+    The former execution ends by itself."""
     after = replace(after, generation=before.generation + 1, updated_at=iso(r.clock()))
     due_at = None if after.paused else r.clock().timestamp()
     saved = r.store.save(before, after, line=line, due_at=due_at)
@@ -214,7 +218,7 @@ def _require_small(revision: Revision, targets: Selector) -> None:
 
 
 def _require_free_paths(r: Releases, release: Release, revision: Revision) -> None:
-    """PathTaken if another release has one of these paths, and a host belongs to both releases."""
+    """PathTaken if another release has one of the revision's paths, and a host belongs to both releases."""
     others = [other for other in r.store.all(release.project_id) if other.name != release.name]
     rivals = [(other, path) for other in others if (path := overlap(revision.paths, paths_of(r, other)))]
     if not rivals:
@@ -230,7 +234,7 @@ def _require_free_paths(r: Releases, release: Release, revision: Revision) -> No
 def _require_allowed(r: Releases, release: Release, revision: Revision) -> None:
     """Checks that connected hosts allow the revision's hooks and ports. HookNotAllowed names those that do not.
 
-    Hosts that are offline report it when they get the revision."""
+    Hosts that are offline are not checked. They report what they do not allow when they get the revision."""
     now, wanted = r.clock(), revision.needs
     if not wanted:
         return
@@ -260,7 +264,9 @@ def show(r: Releases, project_id: str, name: str) -> tuple[Release, Revision, di
 def hosts(
     r: Releases, project_id: str, name: str, state: str | None, limit: int, cursor: str | None
 ) -> Listed[HostLine]:
-    """A page of the release's hosts with their reports and goals, sorted by host id."""
+    """A page of the release's hosts with their reports and goals, sorted by host id.
+
+    `state`: only hosts in this state; None: all hosts."""
     release = r.store.require(project_id, name)
     after = str(decode_cursor(cursor).get("after", {}).get("S", "")) if cursor else ""
     if cursor and not after:
@@ -308,7 +314,8 @@ def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: s
 
 
 def user_of(r: Releases, project_id: str, signature: str) -> str | None:
-    """A release that still needs this content, in its desired or former revision; None if there is none."""
+    """The name of a release that still needs this content in its desired or former revision. None if no release
+    does."""
     for release in r.store.all(project_id):
         for number in {release.desired, release.former} - {0}:
             files = r.store.revision(project_id, release.name, number).files
@@ -321,9 +328,9 @@ def user_of(r: Releases, project_id: str, signature: str) -> str | None:
 
 
 def roll_back(r: Releases, project_id: str, name: str, to: int | None, who: str, reason: str = "") -> Release:
-    """Stores a new revision with the content of the stable one, or of `to`, for all hosts at once.
+    """Stores a new revision for all hosts at once, with the content of the revision that `rollback_number` chooses.
 
-    Succeeds also if a wave opens meanwhile; Conflict if another revision is put meanwhile."""
+    If a wave opens meanwhile, this still succeeds. Conflict if another revision is put meanwhile."""
     before = r.store.require(project_id, name)
     number = rollback_number(before, r.store.revision_numbers(project_id, name), to)
     why = reason or f"taken back to the content of revision {number}"
@@ -357,7 +364,7 @@ def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
 def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
     """Continues a paused roll-out, or one that failed.
 
-    Hosts on which a failed revision has failed so far no longer count against it."""
+    If the revision failed, the hosts on which it has failed so far no longer count as failures."""
     before = r.store.require(project_id, name)
     if before.status == FAILED:
         left = tuple(number for number in before.withdrawn if number != before.desired)
@@ -404,7 +411,7 @@ def remove(r: Releases, project_id: str, name: str, who: str) -> None:
 
 
 def _change(r: Releases, before: Release, who: str, action: str, **sets: Any) -> Release:
-    """Stores these fields. Conflict if the release has changed since `before` was read, perhaps to another revision."""
+    """Stores these fields of the release. Conflict if the release has changed since `before` was read."""
     after = replace(before, **sets)
     states = (before.shown_status, after.shown_status)
     line = act(before.project_id, before.name, r.clock(), who, action, f"revision {before.desired}", states=states)

@@ -1,7 +1,8 @@
-"""How a revision gets to its hosts: they are told to ask, get their goals and the files that they lack, and report.
+"""How a revision gets to its hosts. They are told to ask, they get their goals and the files that they lack, and they
+report.
 
 The message to a host says only "ask". The answer comes from a consistent read, so that a withdrawn revision does not
-come back. Each step may run twice or late, or die: all state is in the release record."""
+come back. Each step may run twice, run late, or die, because all state is in the release record."""
 
 from __future__ import annotations
 
@@ -99,7 +100,9 @@ Reports = Mapping[str, HostReport]
 
 
 def hosts_of(r: Releases, release: Release, sent: Reports | None = None) -> list[Host]:
-    """All hosts of the release with their states, from their last reports. `sent`: the reports of GSE's hosts."""
+    """All hosts of the release with their states, from their last reports.
+
+    `sent`: the reports on GSE's hosts, if they were read already; None: they are read."""
     now = r.clock()
     if not r.distribution.uses_agents:
         known = sent if sent is not None else _sent_reports(r, release)
@@ -113,9 +116,11 @@ def hosts_of(r: Releases, release: Release, sent: Reports | None = None) -> list
 
 
 def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None, waited: float | None = None) -> None:
-    """Tells connected hosts that have not reached their goal to ask for it. Never raises: later looks repeat it.
+    """Wakes connected hosts that have not reached their goal, so that they ask for it. Never raises: later looks wake
+    again.
 
-    `waited`: seconds since the look before; None if hosts have not been told of this change yet."""
+    `hosts`: the hosts as they were just read; None: they are read. `waited`: seconds since the look before; None if
+    hosts have not been told of this change yet."""
     if release.paused or not r.distribution.uses_agents:
         return
     found = hosts_of(r, release) if hosts is None else hosts
@@ -132,7 +137,8 @@ def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None, wai
 
 
 def tell_host(r: Releases, project_id: str, agent_id: str) -> None:
-    """Tells a host whose groups or labels have changed: releases may be for it now, or no longer."""
+    """Tells a host to ask for its goals, because its groups or labels have changed. It may now belong to other
+    releases."""
     if r.distribution.uses_agents and r.store.all(project_id):
         wake_soon(r.distribution, project_id, [agent_id], 0, releases=True)
 
@@ -152,7 +158,10 @@ class Goal:
 
 
 def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | None) -> bool:
-    """Whether the host's goals have changed since it was `told` them. Compares with a list up to ten seconds old."""
+    """Whether the host's goals have changed. `told`: the digest of the goals that the host knows; None: it sent no
+    digest.
+
+    Compares with a list of releases that may be some seconds old. False if the host sent no digest."""
     if agent is None or told is None or not r.distribution.uses_agents:
         return False
     # A list from before a put would let each host ask once more that has asked since: it is read again.
@@ -173,7 +182,10 @@ def _recent(r: Releases, project_id: str, seconds: float = _REMEMBERED_SECONDS) 
 
 
 def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collection[str]) -> None:
-    """PathTaken if a release owns this path on one of the hosts. Checks a recent list; hosts refuse the path, too."""
+    """PathTaken if a release owns this path on one of the hosts.
+
+    Checks a list of releases that may be some seconds old. If a newer release owns the path, the host itself refuses
+    it."""
     rivals = [release for release in _recent(r, project_id) if overlap([path], paths_of(r, release))]
     if not rivals:
         return
@@ -256,7 +268,7 @@ def _send_missing(
 ) -> tuple[str, ...]:
     """Submits the files that the host lacks, and returns their signatures.
 
-    Hosts that ask within one window share a Job, and so a swarm."""
+    Hosts that ask within one window share a Job, and so one swarm."""
     sent: list[str] = []
     missing = [file for file in revision.files if file.signature not in has]
     if not missing or not _may_be_sent(r, project_id, agent.agent_id, revision):
@@ -275,7 +287,8 @@ def _send_missing(
 
 
 def _may_be_sent(r: Releases, project_id: str, agent_id: str, revision: Revision) -> bool:
-    """Whether the host may be sent files of this revision again. False if it asked too often in this process."""
+    """Whether the host may be sent files of this revision again. False if it asked too often; each process counts
+    alone."""
     now, place = r.clock().timestamp(), (project_id, agent_id, revision.name, revision.number)
     if place not in r.asked:
         if len(r.asked) >= _REMEMBERED_HOSTS:
@@ -297,7 +310,7 @@ def _sent_reports(r: Releases, release: Release) -> dict[str, HostReport]:
 
 
 def _take_results(r: Releases, release: Release) -> dict[str, HostReport]:
-    """The hosts' reports, after the results of their transfers were stored."""
+    """Stores the results of ended transfers in the hosts' reports. Returns the reports by host."""
     known = _sent_reports(r, release)
     tasks = {report.task: report for report in known.values() if report.task}
     results = r.distribution.lookup.tasks_by_id(release.project_id, list(tasks)) if tasks else {}
@@ -309,10 +322,10 @@ def _take_results(r: Releases, release: Release) -> dict[str, HostReport]:
 
 
 def _send_by_gse(r: Releases, release: Release, known: Reports) -> None:
-    """Has GSE send each host its goal, if the host needs it. The hosts of one look share a Job.
+    """Has GSE send each host its goal, if the host needs it. Hosts that need the same revision share a Job.
 
     After a crash before the reports are stored, the same content is sent again, which is harmless. If a late look sends
-    an older revision, its sequence stops the transfer before it begins."""
+    an older revision, the sequence of that revision stops the transfer before it begins."""
     if release.paused:
         return
     now = r.clock()
@@ -331,8 +344,10 @@ def _send_by_gse(r: Releases, release: Release, known: Reports) -> None:
 
 
 def _adopts(r: Releases, report: HostReport | None, revision: Revision) -> bool:
-    """Whether the host has the content of this revision already: it has the one that this rollback brings back, and was
-    sent nothing since. Then stores that it has this revision."""
+    """Stores that the host has this revision, if the host already has its content. Returns whether it was stored.
+
+    The host has that content if this revision is a rollback to the one that the host has, and if the host was sent
+    nothing since."""
     if report is None or report.state != CURRENT or not report.sent == report.revision == revision.rollback_to:
         return False
     return r.store.report(
@@ -361,7 +376,7 @@ def _send_file(r: Releases, release: Release, revision: Revision, known: Mapping
 
 
 def _next_try(release: Release, known: Reports, now: float) -> int:
-    """Seconds until a host may be sent its goal again; 0 if one gets it now."""
+    """Seconds until a host may be sent its goal again. 0 if a host may be sent it now, or if no host still needs it."""
     left = [
         report.try_at - now
         for host, report in known.items()
@@ -448,7 +463,8 @@ def look(
 def _paid(r: Releases, release: Release, wait: int, units_read: float) -> int:
     """Charges a look to the project's runner-hours, and returns the seconds until the next look.
 
-    Without runner-hours left, a roll-out is watched seldom, but still watched: a failed wave must be taken back."""
+    Without runner-hours left, looks at a roll-out are rare. They never stop, because a failed wave must be taken
+    back."""
     stored = len(json.dumps(item_of(release)))
     seconds = math.ceil(RUNNER_SECONDS + stored / RUNNER_BYTES + units_read / READ_UNITS)
     left = r.runner_time.spend(release.project_id, seconds)
@@ -456,7 +472,7 @@ def _paid(r: Releases, release: Release, wait: int, units_read: float) -> int:
 
 
 def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
-    """The state of the revision's alarm; QUIET if it has none or no wave is being rolled out."""
+    """The state of the revision's alarm. QUIET if the revision has no alarm, or if no wave is being rolled out."""
     if revision.alarm is None or release.paused or not release.is_rolling:
         return QUIET
     name = alarm_name(revision.alarm)
@@ -476,7 +492,9 @@ def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
 
 
 def _words_of_a_host(r: Releases, release: Release, hosts: Sequence[Host]) -> str:
-    """The reason and last output line from one of the failed hosts, as text; its next report will replace them."""
+    """The reason and the last output line that one failed host reported, as text. Empty if no host has failed.
+
+    The text is taken now, because the host's next report replaces it."""
     failed = [one.agent_id for one in hosts if (one.revision, one.state) == (release.desired, HOST_FAILED)][:1]
     for report in r.store.whole_reports(release.project_id, release.name, failed).values():
         output = str((report.health or report.hook or {}).get("output", "")).strip().splitlines()
@@ -485,7 +503,7 @@ def _words_of_a_host(r: Releases, release: Release, hosts: Sequence[Host]) -> st
 
 
 def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Release:
-    """The release, with its revision opened for activation if the time for that has come."""
+    """The release. Its revision is opened for activation if the time for that has come."""
     if release.opened >= release.desired or revision.activate in ("now", "manual"):
         return release
     if datetime.fromisoformat(revision.activate) > now:
@@ -494,9 +512,13 @@ def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Rele
 
 
 def _is_over(release: Release, hosts: Sequence[Host], now: datetime, sent: Reports | None) -> bool:
-    """Whether the roll-out needs no more looks: all connected hosts have their goal, or were told for an hour.
+    """Whether the roll-out needs no more looks.
 
-    GSE's hosts do not ask when they return, so they are tried until they have their goal or count as gone."""
+    A paused roll-out needs none. One with a wave in progress does. Any other needs none once all connected hosts have
+    their goal, or an hour after the last change of the share.
+
+    GSE's hosts do not ask when they return. So GSE tries to send to them until they have their goal or count as
+    gone."""
     if release.paused:
         return True
     if release.is_rolling:

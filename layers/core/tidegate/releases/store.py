@@ -39,7 +39,8 @@ class ReleaseStore:
         return found
 
     def all(self, project_id: str) -> list[Release]:
-        """All releases of the project, from a consistent read: a stale goal would bring a withdrawn revision back."""
+        """All releases of the project, from a consistent read, because a stale goal would bring a withdrawn revision
+        back."""
         found = self._table.query_all(keys.releases(project_id), consistent=True)
         return [record_from(Release, item) for item in found]
 
@@ -60,7 +61,7 @@ class ReleaseStore:
         """Stores the changed release and its new revision. Conflict if the release has changed since it was read.
 
         `due_at`: when compensation checks that the roll-out is still watched. A write that changes only `counts` keeps
-        the version, so that the watcher, which writes every few seconds, does not make a caller's change fail."""
+        the version. So the watcher, which writes the counts every few seconds, does not make a caller's change fail."""
         is_same = replace(after, counts=before.counts) == before
         saved = replace(after, version=before.version + (not is_same))
         item = keys.release(saved.project_id, saved.name) | item_of(saved) | {"targets": saved.targets.as_data()}
@@ -123,9 +124,13 @@ class ReleaseStore:
         return {item["agent_id"]: record_from(HostReport, item) for item in found}
 
     def report(self, report: HostReport) -> bool:
-        """Stores a report. False if the stored one has a later life or revision, or a later state of this revision.
+        """Stores a report on a host. False if the stored report is newer.
 
-        With GSE (`sent`), any report on the revision that was sent last replaces the stored one."""
+        The stored report is newer if it is from a later life of the host, or has a higher revision in the same life.
+        For the same revision, `staged` replaces only `staged`, and any other state replaces every state but `failed`.
+
+        With GSE (`sent` is not 0), a report on the same revision replaces the stored one in any state. But no report
+        replaces one with a higher `sent`."""
         key = keys.host_release(report.project_id, report.agent_id, report.name)
         listing = {"gsi1pk": keys.release_hosts(report.project_id, report.name), "gsi1sk": report.agent_id}
         newer = "#life < :life OR (#life = :life AND #revision < :revision)"
@@ -149,7 +154,8 @@ class ReleaseStore:
         return int(item["number"]) if item else 0
 
     def remove(self, release: Release, line: AuditLine, now: float) -> None:
-        """Deletes the release, then its revisions and reports. After a crash in between, nothing refers to these."""
+        """Deletes the release, then its revisions and reports. After a crash in between, nothing uses what is left of
+        them."""
         key, last = keys.release(release.project_id, release.name), keys.last_revision(release.project_id, release.name)
         gone = delete(key, "#version = :version", version=release.version)
         number = put(last | {"number": release.latest, "expires_at": int(now) + _NUMBER_KEPT_SECONDS})
