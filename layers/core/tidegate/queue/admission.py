@@ -46,7 +46,7 @@ _FEW, _THREADS = 4, 8
 
 
 def _write_reasons(queue: Queue, turns: Turns) -> int:
-    """Writes why the first waiting requests wait. Returns how many requests wait for something other than back-off.
+    """Stores why the first waiting requests wait. Returns how many requests wait for another reason than back-off.
 
     Also schedules the run of admission that may admit one request beyond the capacity.
     """
@@ -84,7 +84,10 @@ def _write_reason(queue: Queue, place: WaitingPlace, reason: str) -> None:
 
 
 def queue_up(queue: Queue, request: Request, reason: str) -> None:
-    """Moves a request from pending to queued, which says that admission has seen it, with the reason why it waits."""
+    """Moves a request from `pending` to `queued`, and stores the reason why the request waits.
+
+    `queued` shows callers that admission has seen the request.
+    """
     now = queue.clock()
     queued = moved(request, "wait", last_wait_reason=reason)
     line = audit_line(request, queued, "wait", SYSTEM, reason, now)
@@ -95,7 +98,10 @@ def queue_up(queue: Queue, request: Request, reason: str) -> None:
 
 
 def _is_new(place: WaitingPlace, reason: str) -> bool:
-    """Whether the reason, or the state `queued`, is not stored yet."""
+    """Whether `reason` must be stored: it is not the stored reason, or the request is not in the state `queued` yet.
+
+    Back-off alone does not change the state.
+    """
     return place.reason != reason or (place.status == PENDING and reason != BACKOFF)
 
 
@@ -154,7 +160,7 @@ def admit(queue: Queue, channel_name: str) -> int:
 
 
 def _admit_all(queue: Queue, turns: Turns, ends_at: float) -> bool:
-    """Admits all requests that have room. False if the time ran out before."""
+    """Admits all requests for which there is room. False if the time ran out first."""
     started: list[Future[None]] = []
     ahead: dict[tuple[str, str], Request] = {}
     in_time = True
@@ -175,8 +181,9 @@ def _admit_all(queue: Queue, turns: Turns, ends_at: float) -> bool:
 def _next_group(queue: Queue, turns: Turns, ahead: dict[tuple[str, str], Request]) -> list[Request]:
     """Admits the next requests in one transaction and returns them.
 
-    If the transaction is refused, tries them one by one and returns none. `ahead` caches requests that were read
-    before earlier transactions: the check of the version refuses those that have changed since.
+    If the transaction is refused, tries the requests one by one and returns an empty list. `ahead` has requests that
+    were read some transactions ago. If one of them has changed since, its version differs, so the transaction is
+    refused.
     """
     group = turns.next_group(MAX_GROUP, fits_one_transaction)
     places = [place for place, _ in group]
@@ -218,7 +225,10 @@ def _admit_one(queue: Queue, place: WaitingPlace, turns: Turns) -> None:
 
 
 def no_room(queue: Queue, channel_name: str, project_id: str) -> str | None:
-    """Why the project's next request would have to wait, even if no other request waits; None if it would not."""
+    """The reason why a new request of the project would have to wait, even if no other request waits.
+
+    None if there would be room for the new request.
+    """
     channel = queue.channel_store.get(channel_name)
     if channel is None:
         return None
@@ -276,7 +286,10 @@ def _lane(queue: Queue, project_id: str, turns: Turns, ends_at: float) -> Iterat
 
 
 def _try_to_admit(queue: Queue, place: WaitingPlace, turns: Turns) -> str | None:
-    """Admits the request if it can. Returns why it must wait; None if it was admitted or no longer waits."""
+    """Admits the request if possible. Returns the reason why the request must wait.
+
+    Returns None if the request was admitted, or does not wait any more.
+    """
     request = queue.store.get(place.project_id, place.request_id)
     if request is None:
         queue.channel_store.drop_place(place)
@@ -312,7 +325,10 @@ def _move(queue: Queue, request: Request, turn: Turn) -> AdmissionMove:
 
 
 def _wait_reason(queue: Queue, refused: Refused, place: WaitingPlace, turns: Turns) -> str | None:
-    """Why the request must wait, from the refused transaction. Updates `turns` with what that showed."""
+    """The reason why the request must wait, as the refused transaction shows. Also corrects `turns` accordingly.
+
+    None if the request itself has changed meanwhile.
+    """
     if transaction.CHANNEL in refused.parts:
         turns.channel = queue.channel_store.ensure(turns.channel.name, 1)
         return turns.reason or CAPACITY

@@ -55,7 +55,9 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """How many requests were changed, how many were skipped (state, conflict, quota), and the next page's cursor."""
+    """How many requests were changed, how many were skipped, and the cursor of the next page.
+
+    A request is skipped because of its state, a conflict or a quota."""
 
     changed: int
     skipped: int
@@ -73,12 +75,14 @@ def pause(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
 
 
 def resume(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Puts a paused request back into the queue. QuotaExceeded if the queue is full: it stays paused."""
+    """Puts a paused request back into the queue. If the queue is full, raises QuotaExceeded: the request stays
+    paused."""
     return _act(queue, project_id, request_id, "resume", who, "asked to")
 
 
 def retry(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Puts a failed request back into the queue. QuotaExceeded if the queue is full: it stays failed."""
+    """Puts a failed request back into the queue. If the queue is full, raises QuotaExceeded: the request stays
+    failed."""
     fresh: dict[str, Any] = {"retries": 0, "finish_time": None, "progress": None, "error": None}
     return _act(queue, project_id, request_id, "retry", who, "asked to", **fresh)
 
@@ -152,7 +156,9 @@ def act_on_many(
     priority: int | None = None,
     who: str,
 ) -> BulkOutcome:
-    """Acts on one page of the requests that match `wanted`. For all of them, repeat with `next_cursor` until None."""
+    """Acts on one page of the requests that match `wanted`.
+
+    To act on all of them, call this again with the returned `next_cursor`, until that is None."""
     page = queue.store.list(project_id, limit, cursor, **wanted)
     allowed = TRANSITIONS[action.replace("-", "_")][0]
     # Requests that were never tried wait for the time that the caller gave, not for a retry.
@@ -194,7 +200,9 @@ class ChannelStats:
 
 
 class Channels:
-    """Channels for operators: capacity, pause and resume, and how many requests wait, and how long."""
+    """Channels for operators.
+
+    Sets their capacity, pauses and resumes them, and shows how many requests wait and for how long."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -263,8 +271,9 @@ def _unknown(name: str, field: str) -> Invalid:
 
 
 def recover_request(queue: Queue, project_id: str, request_id: str) -> bool | str:
-    """Restarts, queues or ends an overdue request. True if it did, False if nothing was wrong; LANE_CLOSED if its
-    channel is full."""
+    """Restarts an overdue request, ends it, or triggers its admission. Returns whether it had to.
+
+    Returns LANE_CLOSED, and leaves the request waiting, if its channel has no room for any project."""
     request = queue.store.get(project_id, request_id)
     if request is None or request.status not in (PENDING, RUNNING):
         return False
@@ -309,8 +318,10 @@ def _recover_running(queue: Queue, request: Request) -> bool:
 
 
 def _replace_silent(queue: Queue, request: Request, now: float) -> None:
-    """Ends the attempt of a request whose function hangs, so that the function can no longer write, and queues the next
-    attempt at once. Then stops the machine, which would wait for the function for a quarter of an hour."""
+    """Ends the attempt of a request whose function hangs, and queues the next attempt at once.
+
+    From then on, the hanging function can no longer write. Then stops the state machine, which would otherwise wait for
+    the function for a quarter of an hour."""
     silent = request.silent(now)
     seconds = round(now - min(request.beats[worker] for worker in silent))
     error = WorkerLost(f"the function that ran this attempt sent no heartbeat for {seconds} s, and was replaced")

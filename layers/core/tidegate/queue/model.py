@@ -128,7 +128,7 @@ class Request:
 
     @property
     def progress_made(self) -> int:
-        """How far this attempt is, to compare with another attempt: bytes, items or rows."""
+        """How far this attempt is, in bytes, items or rows. The number serves to compare attempts."""
         progress = self.progress or {}
         return max((int(progress.get(name) or 0) for name in ("bytes", "processed", "rows", "queued")), default=0)
 
@@ -137,7 +137,7 @@ class Request:
         return sorted(name for name, at in self.beats.items() if now - at >= SILENT_SECONDS)
 
     def worked_until(self, moment: datetime) -> int:
-        """The milliseconds that all attempts worked, the present one until `moment`."""
+        """The milliseconds that all attempts have worked together. The present attempt counts until `moment`."""
         began = datetime.fromisoformat(self.start_time) if self.start_time else moment
         return self.worked_ms + max(0, round((moment - began).total_seconds() * 1000))
 
@@ -158,7 +158,10 @@ def moved(request: Request, action: str, **changes: Any) -> Request:
 
 
 def notice_kind(request_type: str, status: str) -> str:
-    """The notice type of a request's end. Callers see exports as tasks, and a batch ends with its request."""
+    """The type of the notice that is sent when a request ends.
+
+    Callers know exports as tasks. A batch ends when its request ends.
+    """
     if request_type == "export":
         return "task.completed" if status == COMPLETED else "task.failed"
     return "batch.finished" if request_type == "batch" else "request.finished"
@@ -212,7 +215,7 @@ class Policy:
     keep_expired: int = 0
 
     def backoff(self, retries_used: int, retry_after: float | None = None) -> float:
-        """Seconds until the next retry, at least the server's Retry-After."""
+        """Seconds until the next retry. Never less than `retry_after`, for which the server asked (Retry-After)."""
         delay: float = min(self.delay * self.growth**retries_used, LONGEST_BACKOFF)
         return max(delay, min(retry_after or 0.0, LONGEST_RETRY_AFTER))
 
@@ -306,7 +309,7 @@ class WaitingPlace:
     slots: int | None = None
 
     def slots_needed(self, ceiling: int) -> int:
-        """How many slots the request gets. If it needs more than its project may hold, it gets all of those."""
+        """How many slots the request gets: as many as it needs, but not more than its project may hold (`ceiling`)."""
         return max(1, min(self.slots or 1, ceiling))
 
 
@@ -343,7 +346,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A project's turn to take `slots` slots. It may hold at most `ceiling` slots, these included.
+    """A project's turn to take `slots` slots. With them, the project may hold at most `ceiling` slots.
 
     `number` is stored as the project's latest turn. `extra` allows one request beyond the channel's capacity.
     """
@@ -359,8 +362,8 @@ class Turn:
 def rank(priority: int, since: str) -> int:
     """The sort key of a waiting request: its arrival in milliseconds, plus one age step for each level of priority.
 
-    So a request overtakes those of lower priority that arrived at most one step per level before it. The order of two
-    requests never changes, so ageing needs no writes.
+    So a request overtakes requests of a lower priority that arrived a little earlier: at most one age step for each
+    level between the two. The order of two requests never changes, so ageing needs no writes.
     """
     arrived = round(datetime.fromisoformat(since).timestamp() * 1000)
     return arrived + priority * AGE_STEP_SECONDS * 1000
@@ -428,10 +431,11 @@ class Turns:
         return sum(standing.waiting for standing in self.standings.values())
 
     def next(self) -> WaitingPlace | None:
-        """The next place: by priority, then of the project that has waited longest for a turn.
+        """The next place: by priority, then of the project that has waited longest for a turn. None if there is none.
 
         Projects below their share come first; a project that has its share is next only if no other can use the slot.
-        While the next place needs more slots than are free, no other place gets these, or it might wait for ever.
+        If the next place needs more slots than are free, the free slots are kept for it. Otherwise it might wait for
+        ever.
         """
         if self.channel.paused:
             return None
@@ -467,10 +471,10 @@ class Turns:
         return places
 
     def next_group(self, most: int, fits: Callable[[int, int], bool] | None = None) -> list[tuple[WaitingPlace, Turn]]:
-        """The next places, each marked as admitted before the next is chosen; `put_back` undoes that.
+        """The next places. Each is marked as admitted before the next one is chosen; `put_back` undoes that.
 
         Ends when the channel has no room, or before a place that needs a mutex, because the mutex is often held.
-        `fits(places, projects)` tells whether a group of that size is allowed.
+        `fits(places, projects)` tells whether a group may have that many places and projects.
         """
         self._before = (self.channel, dict(self.standings), self.admitted)
         found: list[tuple[WaitingPlace, Turn]] = []
@@ -515,14 +519,18 @@ class Turns:
         return self._heads.pop(best[0].project_id) if best else None
 
     def next_extra_slot(self) -> tuple[WaitingPlace, float] | None:
-        """The place whose request may run next beyond the channel's capacity, and from which Unix time; or None."""
+        """Returns (place, Unix time): whose request may run next beyond the channel's capacity, and the earliest time.
+
+        None if there is no such place.
+        """
         times = ((place, self._extra_slot_at(place)) for _, place in self._without_slot())
         return min(times, key=lambda pair: pair[1], default=None)
 
     def _without_slot(self) -> Iterator[tuple[Standing, WaitingPlace]]:
-        """Projects that wait without a slot while another holds more than its share, with their first places.
+        """Yields projects that wait without a slot, each with its first place, if another project holds too much.
 
-        Yields nothing if no project holds more than its share, as in a channel with one slot: they wait for their turn.
+        Yields nothing if no project holds more than its share. In a channel with one slot it is always so: there,
+        projects wait for their turn.
         """
         channel, split = self.channel, self._fair_share()
         holders = (each for each in self.standings.values() if each.running > 0)
@@ -589,7 +597,7 @@ class Turns:
         return aged_priority(place.priority, place.since, self.now)
 
     def _first_ready(self, project_id: str) -> WaitingPlace | None:
-        """The project's first place that could be admitted now."""
+        """The project's first place that could be admitted now. None if there is no such place."""
         for place in self._remaining(project_id):
             obstacle = self._obstacle(place)
             if obstacle is None:
@@ -690,7 +698,7 @@ def _classes(counts: Counter[str], kind: str) -> list[int]:
 
 
 def _percentile(counts: Counter[str], classes: list[int], wanted: float) -> float:
-    """A percentile by nearest rank: the mean of its class, because only counts and sums of classes are known."""
+    """A percentile by nearest rank. Returns the mean of the class in which it lies: single values are not stored."""
     seen = 0
     for number in classes:
         seen += counts[f"n{number}"]

@@ -81,7 +81,7 @@ _SAME_RUN_SECONDS = 10
 
 
 class AdmissionQueue:
-    """Messages that run admission: now, in the channel's FIFO group, or at a later time, as a delayed message."""
+    """Sends the messages that run admission: at once in the channel's FIFO group, or later as a delayed message."""
 
     def __init__(self, channels: ChannelStore, admission: SqsQueue, wakeups: SqsQueue, clock: Clock) -> None:
         self._channels = channels
@@ -94,8 +94,8 @@ class AdmissionQueue:
     def trigger(self, *channels: str) -> None:
         """Has admission run for each channel, in a run that begins after this call.
 
-        Call it after the write that the run must see. The message's id has the number of runs that have begun. So
-        until the next run begins, SQS drops further messages as duplicates, and many callers share one run.
+        Call it after the write that the run must see. The id of the message contains the number of runs that have
+        begun. So until the next run begins, SQS drops further messages as duplicates, and many callers share one run.
         """
         names = {name: self._next_run(name) for name in dict.fromkeys(channels)}
         wanted = {name: run for name, run in names.items() if self._sent.get(name) != run}
@@ -110,7 +110,7 @@ class AdmissionQueue:
         return f"{channel}-{runs}-{int(self._clock().timestamp()) // _SAME_RUN_SECONDS}"
 
     def trigger_anew(self, channel: str) -> None:
-        """As `trigger`, but sends a message even if one for the next run was sent, because that one may be lost."""
+        """As `trigger`, but always sends a message. A message that was sent before for the next run may be lost."""
         self._send(self._admission, Message({"channel": channel}, channel, uuid.uuid4().hex))
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -138,7 +138,8 @@ class AdmissionQueue:
 class RequestRunner:
     """Starts, checks and stops the state machine that runs a request.
 
-    An execution is named by request and attempt. A long one continues in further executions; the latest one counts.
+    An execution is named by request and attempt. A long execution continues in further ones; the status of the latest
+    one counts.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class RequestRunner:
             raise Busy("the state machine of the request could not be started: try again in a few seconds") from error
 
     def status(self, request: Request) -> str | None:
-        """RUNNING while any execution of the request runs, else how the first one ended; None if none was started."""
+        """RUNNING while any execution of the request runs, then how the first one ended. None if none was started."""
         machine = self._machine(request)
         _, first = self._machines.latest(machine, self._name(request))
         if first in (None, "RUNNING"):
@@ -173,7 +174,10 @@ class RequestRunner:
         return next(other or first for other in others if other in (None, "RUNNING"))
 
     def stop(self, request: Request, why: str) -> None:
-        """Stops all executions of the request. Busy if one of them could not be stopped; the others are tried too."""
+        """Stops all executions of the request.
+
+        If one of them could not be stopped, tries to stop the others too, and then raises Busy.
+        """
         failed: Exception | None = None
         try:
             # The request's own comes first: it starts the others, and must not start more of them.
@@ -224,19 +228,24 @@ _BEAT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a worker reads its request, to notice a cancellation (`look`), and sends a heartbeat, in seconds."""
+    """Two intervals of a worker, in seconds.
+
+    `look`: how often it reads its request, to notice a cancellation. `beat`: how often it sends a heartbeat.
+    """
 
     look: float
     beat: float
 
 
 class RunningAttempt:
-    """A worker's handle on its attempt: checks that it may continue, sends heartbeats and reports progress.
+    """Tells a worker whether its attempt may continue, sends its heartbeats, and reports its progress.
 
-    Call it after each step of the work, as often as you like: it does something only when its timing says so.
+    The worker calls this object after each step of the work, as often as it likes. A call does something only when
+    `timing` says so.
 
-    The worker must stop if it raises LeaseLost or RequestTimedOut, or Frozen if it `parks`. As a context manager, it
-    also sends heartbeats while the work waits for one call. Compensation replaces a worker that sends none.
+    A call raises LeaseLost or RequestTimedOut if the worker must stop, and Frozen during a freeze if `parks` is set. As
+    a context manager, the object also sends heartbeats while the work waits for a single call. Compensation replaces a
+    worker that sends no heartbeats.
     """
 
     def __init__(
@@ -272,7 +281,10 @@ class RunningAttempt:
 
     @property
     def used(self) -> Usage:
-        """What this function used so far. In Lambda a process runs one function at a time."""
+        """The CPU time, memory and moved bytes that this function has used so far for the attempt.
+
+        CPU time and memory are those of the process, because a process in Lambda runs one function at a time.
+        """
         cpu_ms = round((time.process_time() - self._cpu_before) * 1000)
         return Usage(cpu_ms, _peak_megabytes(), self.moved_bytes)
 
@@ -287,7 +299,10 @@ class RunningAttempt:
             error.used = self.used
 
     def rest(self) -> None:
-        """Ends this function's heartbeats, because another function continues: no heartbeat is missing in between."""
+        """Ends this function's heartbeats, because another function continues the work.
+
+        So compensation misses no heartbeat until that function begins.
+        """
         with self._beating:
             self._over.set()
             self._queue.store.rest(self._request, self._queue.clock(), self._worker, self.used)
@@ -464,9 +479,10 @@ class Queue:
         slots: int = 1,
         who: str = SYSTEM,
     ) -> Request:
-        """Stores a request in one transaction, then triggers admission. A known `request_id` returns that request.
+        """Stores a request in one transaction, then triggers admission.
 
-        QuotaExceeded if the project already has as many waiting requests as its quota allows.
+        If a request with `request_id` exists already, returns that one. QuotaExceeded if the project already has as
+        many waiting requests as its quota allows.
         """
         policy = self.policy(type)
         now = self.clock()
@@ -502,7 +518,7 @@ class Queue:
     def submit_once(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
         """The unfinished request with this key. If there is none, `make(request_id, write)` submits one.
 
-        `make` must put `write` into its transaction: it stores that the new request has the key."""
+        `make` must put `write` into its transaction. This write stores that the new request has the key."""
         key = keys.dedupe(project_id, dedupe_key)
         for _ in range(_TRIES):
             held = self.table.get(key, consistent=True)
@@ -548,7 +564,7 @@ class Queue:
         return {request_id: self.view(request) for (_, request_id), request in found.items()}
 
     def running(self, project_id: str, request_id: str, attempt: int, *, parks: bool = True) -> Request:
-        """The request, if this attempt may still run. Workers check it before and during their work.
+        """The request, if this attempt may still run. Workers call this before and during their work.
 
         LeaseLost if another attempt runs or the request has ended, RequestTimedOut after its deadline, Frozen during a
         freeze. Without `parks`, the work ignores a freeze until its next safe point.
@@ -595,7 +611,8 @@ class Queue:
     ) -> Request:
         """Ends the request, or queues it again if the error is retryable. An outdated attempt changes nothing.
 
-        `extra_writes` are part of the transaction that ends it, and are not written if it is queued again.
+        `extra_writes` are part of the transaction that ends the request. They are not written if the request is queued
+        again.
         """
         without: frozenset[str] = frozenset()
         for _ in range(_TRIES):

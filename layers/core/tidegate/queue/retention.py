@@ -74,9 +74,10 @@ FOREIGN, TOO_MANY = "foreign", "too_many"
 
 @dataclass(frozen=True, slots=True)
 class StoppedRun:
-    """A clean-up that stopped itself: the table and the bucket do not belong together, or it would delete too much.
+    """A clean-up that stopped itself, for one of two reasons.
 
-    In the second case, it deleted nothing of the projects concerned."""
+    Either the table and the bucket do not belong together. Or the clean-up would have deleted too much in some
+    projects: it deleted nothing of these."""
 
     run_id: Annotated[str, F("id of the run, for `confirm`")]
     kind: str
@@ -126,7 +127,7 @@ def stopped_runs(queue: Queue) -> StoppedRuns:
 
 
 def foreign_store(queue: Queue) -> StoppedRun | None:
-    """None if the table and the bucket belong together; otherwise the run that stops because they do not.
+    """None if the table and the bucket belong together. If not, stores and returns the run that stops for that reason.
 
     If neither has a marker yet, both get one, provided that all projects with objects are in the table.
     """
@@ -242,7 +243,9 @@ Needs = Callable[[Item, str], bool]
 
 
 class RecordOwners:
-    """Objects named `{prefix}{project}/{id}…` belong to the record with that id while `needs(record, key)` is true."""
+    """Finds out which objects still belong to a record.
+
+    An object named `{prefix}{project}/{id}…` belongs to the record with that id while `needs(record, key)` is true."""
 
     def __init__(self, table: Table, prefix: str, key_of: KeyOf, needs: Needs = lambda *_: True) -> None:
         self._table = table
@@ -251,7 +254,7 @@ class RecordOwners:
         self._needs = needs
 
     def orphans(self, keys: Collection[str]) -> set[str]:
-        """The keys of those objects that no record needs. Objects that Tidegate did not name are not among them."""
+        """The keys of those objects that no record needs. Leaves out objects whose names Tidegate did not give."""
         owners = {key: owner for key in keys if (owner := self._owner(key)) is not None}
         wanted = {owner["pk"]: owner for owner in owners.values()}
         records = {item["pk"]: item for item in self._table.batch_get(wanted.values(), consistent=True)}
@@ -289,7 +292,7 @@ class Cleaned:
 def clean(queue: Queue, limit: int = 1000) -> Cleaned:
     """Removes up to `limit` records: archives them, then deletes their objects, then the records.
 
-    In this order, a run that fails in between is repeated by the next one. A record that cannot be removed is
+    Because of this order, the next run repeats what a failed run did not complete. A record that cannot be removed is
     logged and does not stop the others.
     """
     now = queue.clock()
@@ -368,7 +371,9 @@ class _Scan:
         return sum(len(found) for _, found in self.orphans)
 
     def doubtful(self, confirmed: int) -> tuple[int, int, list[str]]:
-        """What must not be deleted without a confirmation: (lost objects, examined objects, projects), perhaps none."""
+        """Returns (lost objects, examined objects, projects): what must not be deleted without a confirmation.
+
+        Returns (0, 0, []) if everything may be deleted."""
         held = [name for name in self.losses if _is_too_much(self.losses[name], self.examined[name], confirmed)]
         others = self.losses.total() - sum(self.losses[name] for name in held)
         looked_at = self.examined.total() - sum(self.examined[name] for name in held)
@@ -384,8 +389,8 @@ def _is_too_much(losses: int, examined: int, confirmed: int) -> bool:
 def sweep(queue: Queue, has_time: Callable[[], bool] = lambda: True) -> Swept:
     """Deletes unfinished uploads and objects without a record. If the time runs out, the next sweep continues.
 
-    Deletes nothing if the table and the bucket do not belong together, and nothing of projects of which it would delete
-    too much. Then it stores the stopped run, which a person must confirm.
+    Deletes nothing if the table and the bucket do not belong together. Deletes no objects of a project if it would
+    delete too many of them. In both cases it stores a stopped run, which a person must confirm.
     """
     if foreign := foreign_store(queue):
         return Swept(0, 0, foreign)
@@ -446,10 +451,10 @@ def _scan(queue: Queue, start: str, before: datetime, has_time: Callable[[], boo
 
 
 def _with_content(queue: Queue, owner: RecordOwners, orphans: set[str], sizes: Mapping[str, int]) -> Iterator[str]:
-    """The orphans whose content would be lost, by which the sweep judges whether it would delete too much.
+    """The orphans whose content would be lost. The sweep counts these to judge whether it would delete too much.
 
-    Empty objects, which replace deleted uploads, and uploads that were never completed do not count, because a caller
-    can make any number of both."""
+    Two kinds do not count, because a caller can make any number of them: empty objects, which replace deleted uploads,
+    and uploads that were never completed."""
     uploads = {
         key: keys.open_upload(owner.project_of(key), key.rsplit("/", 1)[-1])
         for key in orphans

@@ -1,8 +1,10 @@
 """The engine of all schedules, of exports, batches and scans.
 
-Each planned time is run once, even if functions die, run twice or read stale records: the id of what a run starts is
-made from the schedule and the planned time, and the write that moves the schedule to its next run is conditional.
-Several missed runs become one. A run that fails is tried again with growing pauses until the next planned time; then
+Each planned time is run once, even if functions die, run twice or read stale records. For that, the id of what a run
+starts is made from the schedule and the planned time. And the write that moves the schedule to its next run is
+conditional.
+
+Several missed runs become one. A run that fails is tried again with growing pauses until the next planned time. Then
 its failure is recorded, and the next run follows.
 """
 
@@ -202,7 +204,10 @@ class ScheduleKind(Generic[S, Order]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrders(Generic[S, Order]):
-    """How to store and read what a caller orders for each run, which is an item beside the schedule's record."""
+    """How to store and read the order of a schedule, which is what the caller wants from each run.
+
+    The order is an item beside the schedule's record.
+    """
 
     # The first word of audit lines; the prefix of the schedule's id; the project's quota; the attribute with the order.
     action: str
@@ -294,10 +299,11 @@ class Schedules(Generic[S, Order]):
         reorder: Callable[[Order], Order] | None = None,
         fields: Iterable[str] = (),
     ) -> S:
-        """Changes what is not None. `reorder` changes the order, and `fields` names the fields that it changes.
+        """Changes the schedule. None leaves a value as it is.
 
-        Conflict if another request changes the schedule meanwhile, or if `revision` is given and outdated.
-        A run that has begun keeps its order. Runs missed during a pause do not run later.
+        `reorder` changes the order, and `fields` names the fields that it changes. Conflict if another request changes
+        the schedule meanwhile, or if `revision` is given and outdated. A run that has begun keeps its order. Runs
+        missed during a pause do not run later.
         """
         first = old = self.get(project_id, schedule_id)
         check_revision(old, revision)
@@ -367,7 +373,7 @@ class Schedules(Generic[S, Order]):
         return fire_all(due_items(self._table, [self.kind.keys.due_pk], self._clock().timestamp()), self.fire_one)
 
     def fire_one(self, seen: Item) -> bool:
-        """Starts the run that is due. False if it failed, was skipped, or another function was first."""
+        """Starts the run that is due. False if it failed or was skipped, or if another function started it first."""
         # `seen` may be stale: the schedule was paused, changed or deleted, or another function has run it.
         item = self._table.get({"pk": seen["pk"], "sk": seen["sk"]}, consistent=True)
         if item is None or (item.get("due_pk"), item.get("due_at")) != (self.kind.keys.due_pk, seen["due_at"]):
@@ -387,9 +393,10 @@ class Schedules(Generic[S, Order]):
         return True
 
     def _failed(self, item: Item, error: Exception) -> None:
-        """Plans another try of a failed run; or records the failure if a try cannot help, or comes after the next run.
+        """Plans another try of a failed run, or records its failure.
 
-        Reads only what it needs from the item, because the run may have failed for a malformed record.
+        The failure is recorded if another try cannot help, if there were too many tries, or if the next run comes
+        first. Reads only what it needs from the item, because a malformed record may be why the run failed.
         """
         schedule = record_from(Schedule, {"project_id": "", "name": "", "created_at": ""} | item)
         record_id, now = str(item[self.kind.id_name]), self._clock()
@@ -410,7 +417,7 @@ class Schedules(Generic[S, Order]):
         self._table.try_write(self._moved(schedule, record_id, tried | {"last_error": reason[:_LONGEST_REASON]}))
 
     def started_writes(self, schedule: S, work_id: str) -> Writes:
-        """The writes that move the schedule to its next run and record this one. Of two functions, one succeeds."""
+        """The writes that move the schedule to its next run and record this one. If two functions try, one succeeds."""
         return self._run_writes(schedule, self._id(schedule), self._run(schedule, work_id))
 
     def record_run(
@@ -422,10 +429,10 @@ class Schedules(Generic[S, Order]):
         code: str | None = None,
         record_id: str | None = None,
     ) -> None:
-        """Records a run and moves the schedule to the next one. `reason`: why the run did not start.
+        """Records a run and moves the schedule to the next one. `reason`: why the run did not start, if it did not.
 
-        If the schedule was changed meanwhile, its new time stays, and only what was started is stored, so that the next
-        run does not start while this one runs.
+        If the schedule was changed meanwhile, its new time stays. What was started is stored all the same, so that the
+        next run does not start while this one runs.
         """
         record_id, run = record_id or self._id(schedule), self._run(schedule, work_id, reason, code)
         if self._table.try_write(*self._run_writes(schedule, record_id, run)) or work_id is None:
@@ -524,10 +531,11 @@ SECONDS = 40.0
 def due_items(table: Table, partitions: Sequence[str], now: float) -> Iterator[Item]:
     """The due records of these partitions of the sparse index, one of each project in turn.
 
-    So a project with more due schedules than one run can fire does not delay those of others. Each minute another
-    project comes first, in case one run cannot fire one of each. Within a project, schedules that became due last come
-    first, so that those that fail again and again do not delay the others. The keys are all listed at once; the
-    records are read as they are needed.
+    So a project with very many due schedules does not delay those of others. Each minute another project comes first,
+    because one run may not get to all projects. Within a project, schedules that became due last come first, so that
+    schedules that fail again and again do not delay the others.
+
+    The keys are all listed at once. The records are read as they are needed.
     """
     turns = _in_turns(_rotated(_listed(table, partitions, now), int(now // 60)))
     while some := list(islice(turns, _CHUNK)):
@@ -555,8 +563,9 @@ def _listed(table: Table, partitions: Sequence[str], now: float) -> dict[str, li
 def _rotated(listed: Mapping[str, Sequence[Key]], minute: int) -> list[Sequence[Key]]:
     """The keys of each project, beginning with another project each minute.
 
-    Multiples of the golden ratio spread evenly for any number of projects. If one run serves k of n projects, each one
-    is served within 2n/k minutes. With steps of one project it could take n minutes.
+    The first project is chosen by multiples of the golden ratio, which spread evenly for any number of projects. If one
+    run serves k of n projects, each project is served within 2n/k minutes. If the first project moved on by one each
+    minute, it could take n minutes.
     """
     order = [listed[project_id] for project_id in sorted(listed)]
     first = int(minute * _GOLDEN_RATIO % 1 * len(order))

@@ -40,7 +40,7 @@ MUTEX, PLACE, QUOTA, OTHER = "mutex", "place", "quota", "other"
 
 
 class Refused(Conflict):
-    """The conditions of these parts of a move's transaction failed: their items have changed."""
+    """Raised if a move's transaction is refused, because items have changed. `parts`: the parts that were refused."""
 
     def __init__(self, parts: Iterable[str]) -> None:
         self.parts = frozenset(parts)
@@ -81,7 +81,7 @@ def request_from(item: Item) -> Request:
 
 
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
-    """The attributes that say when compensation checks the request, or when retention removes it if it has ended."""
+    """The attributes that say when compensation checks the request. For an ended request: when retention removes it."""
     if request.status == PENDING:
         lane = {"due_lane": f"channel:{request.channel}"}
         return keys.due(request.request_id, max(now, request.not_before or _created(request)), "request") | lane
@@ -134,7 +134,10 @@ def standing_from(item: Item) -> Standing:
 def standing_write(
     channel: str, project_id: str, *, waiting: int = 0, running: int = 0, turn: Turn | None = None
 ) -> Write:
-    """The write that adds to the counts. With a turn, it is refused if the project would hold too many slots."""
+    """The write that adds to a project's counts in a channel.
+
+    With a `turn`, the write is refused if the project would hold too many slots.
+    """
     # With its slots, the project must not hold more than it may.
     most = turn.ceiling - running + 1 if turn else 0
     bound: dict[str, Any] = {"ceiling": most} if turn else {}
@@ -229,7 +232,10 @@ def _unlock_write(request: Request) -> Write:
 
 
 def renewed(request: Request, now: float) -> Write:
-    """The write that renews the mutex's lease. Refused if another attempt holds it, or after the longest time."""
+    """The write that renews the lease of the request's mutex.
+
+    Refused if another attempt holds the mutex, or if this attempt has held it for the longest time allowed.
+    """
     return update(
         keys.mutex(request.project_id, str(request.mutex)),
         {"lease_until": now + LEASE_SECONDS},
@@ -320,7 +326,10 @@ class RequestStore(Store):
     def add(
         self, request: Request, line: AuditLine, extra_writes: Sequence[Write] = (), queued_limit: int | None = None
     ) -> Request:
-        """Stores a request, or returns the existing one with its id. QuotaExceeded if `queued_limit` wait already."""
+        """Stores a request, or returns the existing one with its id.
+
+        QuotaExceeded if `queued_limit` requests of the project are already waiting.
+        """
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
         counted = queued_write(request.project_id, 1, queued_limit)
         standing = standing_write(request.channel, request.project_id, waiting=1)
@@ -363,7 +372,8 @@ class RequestStore(Store):
     ) -> None:
         """Writes a change of state. Refused names the parts whose condition failed. An admission needs a `turn`.
 
-        With a `queued_limit`, QuotaExceeded if the request would begin to wait while as many wait already.
+        QuotaExceeded if the request would begin to wait while `queued_limit` requests of the project are already
+        waiting.
         """
         item = request_item(new) | due_of(new, now=now.timestamp(), keep_seconds=keep_seconds)
         rest: list[Part] = [
@@ -393,7 +403,7 @@ class RequestStore(Store):
         self._transact(admission_parts(moves, channel, now))
 
     def move_to_project_lane(self, request: Request) -> bool:
-        """Moves a waiting request's place out of the lane that all projects shared. False if it is not there."""
+        """Moves a waiting request's place out of the lane that all projects shared. False if the place is not there."""
         place = (request.channel, request.priority, request.created_at, request.request_id)
         return self._table.try_write(
             delete(keys.shared_waiting_place(*place), "attribute_exists(#pk)"),
@@ -494,7 +504,11 @@ def _queue_writes(
 
 
 def _place_writes(old: Request, new: Request, without: frozenset[str]) -> list[Part]:
-    """The writes that add, change or remove the request's place. The old one must exist: the counts include it."""
+    """The writes that add, change or remove the request's place.
+
+    They fail if the old place does not exist, because the counts include it. With PLACE in `without`, no old place is
+    expected.
+    """
     has_place, takes_place = old.status in WAITING and PLACE not in without, new.status in WAITING
     if has_place and takes_place and place_key(old) == place_key(new):
         return [(PLACE, put(place_item(new), "attribute_exists(#pk)"))]
@@ -556,7 +570,7 @@ class ChannelStore(Store):
         return channel or Channel(name, capacity)
 
     def begin_run(self, name: str) -> None:
-        """Counts a run of admission before its first read: see `runs_begun`."""
+        """Counts a run of admission. Call it before the run's first read: see `runs_begun`."""
         self._table.write(update(keys.admission_runs(name), adds={"runs": 1}, condition=""))
 
     def runs_begun(self, name: str) -> int:
@@ -569,7 +583,7 @@ class ChannelStore(Store):
         self._table.transact([change, audit_write(line)])
 
     def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
-        """Pauses or resumes the channel. Makes it due now: compensation replaces a lost message to admission."""
+        """Pauses or resumes the channel. Also makes it due now: compensation then replaces a lost message."""
         change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])
 
@@ -604,7 +618,10 @@ class ChannelStore(Store):
         return sum(standing.waiting for standing in self.standings(name))
 
     def queue_of(self, name: str) -> tuple[int, str | None]:
-        """The number of waiting requests, and when the oldest was created. Reads counts and one place, not all."""
+        """The number of waiting requests, and when the oldest was created; None if none waits.
+
+        Reads counts and one place, not all places.
+        """
         length = self.count_waiting(name)
         if not length:
             return 0, None
@@ -664,8 +681,8 @@ class ChannelStore(Store):
     def recount_waiting(self, name: str, turn: int) -> None:
         """Corrects the counts of waiting requests of some projects, and removes idle projects.
 
-        Each `turn` checks other projects. Only the first pages of a lane are read. So the count of a long lane is
-        corrected only if it is lower than what they have.
+        Each `turn` checks other projects. Of a long lane, only the first pages are read. So the count of a long lane is
+        only ever raised: to the number of places on these pages.
         """
         standings = self.standings(name)
         start = turn * _RECOUNTED % max(1, len(standings))
