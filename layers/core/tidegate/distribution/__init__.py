@@ -43,7 +43,7 @@ REMEMBERED = 2000
 
 
 class Remembered(OrderedDict[K, V]):
-    """A dict for caching, which drops its oldest entry when it has more than 2,000."""
+    """A dict for caching. Drops its oldest entry when it has more than 2,000 entries."""
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)

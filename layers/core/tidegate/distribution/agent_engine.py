@@ -38,7 +38,10 @@ class AgentEngine:
         return transfer.token
 
     def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
-        """About how many bytes S3 sends: the file twice for each fifty hosts in a swarm, once for each other host."""
+        """About how many bytes S3 sends.
+
+        In swarms, S3 sends the file twice for each fifty hosts. To each host without a swarm, it sends the file
+        once."""
         swarm = swarm_of(self._d, job, size)
         wanted = [target for shard in shards for target in shard.unfinished]
         seated = sum(swarm.has(target.agent_id) for target in wanted)
@@ -77,14 +80,16 @@ class AgentEngine:
         return Results(reports)
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """Wakes hosts that have not started: a lost wake-up then costs seconds, not minutes until the next poll."""
+        """Wakes hosts that have not started.
+
+        So a lost wake-up delays a host by seconds. Otherwise, the host would start at its next poll, minutes later."""
         names = [target.agent_id for target in targets]
         wake_soon(self._d, job.project_id, names, spread_seconds(len(names), self._d.settings.fleet_rate), repeat=True)
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         """Tells the hosts to stop, then removes their inbox entries, which takes longer.
 
-        Not needed after the deadline: the entries are no longer offered then."""
+        After the deadline it does nothing, because the entries are then no longer offered."""
         if self._d.clock().timestamp() < (job.deadline or 0):
             names = [target.agent_id for target in targets]
             spread = spread_seconds(len(targets), self._d.settings.fleet_rate)

@@ -51,7 +51,7 @@ _THROTTLED = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceed
 
 
 class Signed(NamedTuple):
-    """A request to STS that is well formed, fresh and for this installation. STS has not verified it yet."""
+    """A request to STS that is well formed, fresh and meant for this installation. STS has not verified it yet."""
 
     host: str
     headers: Mapping[str, str]
@@ -115,7 +115,7 @@ def _require_fresh(stamp: str, day: str, now: datetime) -> None:
 
 
 def ask_sts(http: SafeHttp, signed: Signed) -> AwsIdentity:
-    """The identity that STS confirms. IdentityRefused if it does not; Busy if it cannot be asked now."""
+    """The identity that STS confirms. IdentityRefused if STS does not confirm it; Busy if STS cannot be asked now."""
     try:
         reply = http.send(
             "POST",

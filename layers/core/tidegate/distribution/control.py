@@ -20,7 +20,8 @@ RECHECK_AFTER = timedelta(seconds=90)
 
 
 def restart_if_dead(d: Distribution, project_id: str, job_key: str) -> bool:
-    """Starts another execution if that of the Job has died, and returns whether it did. Repeats no completed step."""
+    """Starts another execution if that of the Job has died. Returns whether it did. Completed steps are not
+    repeated."""
     job = d.jobs.get(project_id, job_key)
     if job is None:
         return False
@@ -45,7 +46,7 @@ def _deadline(d: Distribution, job: Job) -> float | None:
 
 
 def park(d: Distribution, project_id: str, job_key: str) -> None:
-    """Has compensation restart the Job after a freeze, which ends its execution before the file is sent."""
+    """Marks a Job whose execution a freeze has ended before the file was sent. Compensation restarts the Job."""
     job = d.jobs.get(project_id, job_key)
     if job is not None and not job.ended:
         d.jobs.park(job, d.clock())
@@ -65,8 +66,10 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """The new Job of a redrive. `skipped`: targets left out because a newer Job sent content to their path, with the
-    key of the newest such Job."""
+    """The new Job of a redrive.
+
+    `skipped`: the targets that were left out because a newer Job sent content to their path. The value is the key of
+    the newest such Job."""
 
     job: Job
     targets: int
@@ -86,9 +89,10 @@ def cancel(d: Distribution, project_id: str, given: str, who: str) -> Job:
 
 
 def _end_now(d: Distribution, job: Job) -> None:
-    """Starts another execution, because the present one may wait minutes until its next poll, while hosts continue.
+    """Starts another execution, which ends the cancelled Job at once.
 
-    Both may run: every step may run twice. If the new one does not start, the present one ends the Job."""
+    The present execution may wait minutes until its next poll, and hosts would continue meanwhile. Both executions may
+    run, because every step may run twice. If the new one does not start, the present one ends the Job."""
     try:
         d.executions.start(d.jobs.next_generation(job, d.clock() + RECHECK_AFTER))
     except Exception:
@@ -108,10 +112,12 @@ def redrive(
 ) -> Redriven:
     """Submits the targets that ended with one of these statuses to a new Job in a later window.
 
-    Leaves out targets to whose path a newer Job sent content; NewerJob if no target is left. The content keeps its
-    sequence, so that a host refuses it after newer content, from a Job that was submitted after this check or has
-    expired. With `force`, no target is left out, and a new sequence replaces whatever is there. A second redrive in
-    the same window uses the same Job."""
+    Leaves out targets to whose path a newer Job sent content. NewerJob if no target is left. The content keeps its
+    sequence. So a host that has newer content refuses it, even if the newer Job was submitted after this check, or has
+    expired.
+
+    With `force`, no target is left out, and a new sequence replaces whatever is there. A second redrive in the same
+    window uses the same Job."""
     job = _job(d, project_id, given)
     if not job.ended:
         raise WrongState(f"the Job is {job.status}: redrive it when it has ended, or cancel it first")
@@ -143,7 +149,9 @@ def redrive(
 
 
 def _continued(job: Job, targets: Collection[Target]) -> TransferSpec:
-    """The spec of a redrive: with the present wave and the later ones, if any of these targets are in them."""
+    """The spec of a redrive. If the Job has waves, the spec has the present wave and the later ones.
+
+    Leaves out waves that have none of these targets."""
     if not job.wave_limits:
         return job.spec
     ranks = sorted(wave_rank(target) for target in targets)
@@ -156,7 +164,7 @@ def _continued(job: Job, targets: Collection[Target]) -> TransferSpec:
 def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> dict[Target, str]:
     """The targets to which a newer Job sent content for the same path, each with the key of the newest such Job.
 
-    It does not matter how that Job ended."""
+    It does not matter how the newer Job ended."""
     newer: dict[Target, str] = {}
     left, shards_read = dict(sequences), 0
     # The new Job of an earlier run of this request is not newer than the request.
@@ -183,7 +191,8 @@ def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> d
 
 
 def _sequences_in(d: Distribution, job: Job, shards: Collection[int]) -> dict[Target, int]:
-    """The sequences of a Job's targets in the given shards; of all its targets while the Job's window is open."""
+    """The sequences of a Job's targets in the given shards. While the Job has no shards yet: those of all its
+    targets."""
     own = job.sequence or 0
     if job.shard_count is not None:
         found = d.targets.shards(job, shards)

@@ -85,12 +85,14 @@ def _item(agent: FleetAgent) -> Item:
 
 
 def new_agent(agent: FleetAgent) -> Write:
-    """The write that stores a new agent; it fails if the id exists."""
+    """The write that stores a new agent. It fails if an agent with this id exists."""
     return put_new(_item(agent))
 
 
 def renewed_agent(agent: FleetAgent, known: FleetAgent) -> Write:
-    """The write for an agent that enrols again; it fails if it has connected, or has another key than `known`."""
+    """The write for an agent that enrols again.
+
+    It fails if the stored agent has called the API, or if its key is not that of `known`."""
     return put(_item(agent), "#key_id = :replaced AND attribute_not_exists(#last_seen)", replaced=known.key_id)
 
 
@@ -128,7 +130,7 @@ class FleetStore(Store):
     ) -> bool:
         """Stores which process the host runs, or that a process was refused. False if another call changed it first.
 
-        Removes the connection of the process before. Creates the record of an agent that did not enrol."""
+        Removes the connection of the former process. If an agent did not enrol, this creates its record."""
         was = known.instance if known else None
         sets = {"project_id": project_id, "agent_id": agent_id, "life": life} | dict(sets)
         if "instance" in sets:
@@ -150,12 +152,13 @@ class FleetStore(Store):
         now: datetime,
         life: int | None = None,
     ) -> None:
-        """Stores the agent's connection in place of an older one: messages go to the connection opened last."""
+        """Stores the agent's connection in place of an older one. Messages go to the connection that was opened
+        last."""
         sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
         self._note_seen(project_id, agent_id, sets, now, life)
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str, now: datetime) -> None:
-        """Removes the agent's connection, unless it has a newer one or was deleted."""
+        """Removes the agent's connection, unless the agent has a newer one or was deleted."""
         key = keys.agent(project_id, agent_id)
         same, removed = "#connection_id = :ended", ("connection_id", "connected_at")
         ended = update(key, {"last_seen": iso(now)}, removes=removed, condition=same, ended=connection_id)
@@ -169,9 +172,10 @@ class FleetStore(Store):
     def _note_seen(
         self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime, life: int | None
     ) -> None:
-        """Stores when the agent last called. Creates the record of an agent that did not enrol.
+        """Stores when the agent last called. If an agent did not enrol, this creates its record.
 
-        A host whose `life` has ended changes nothing, and does not get a record again."""
+        If the host's `life` has ended, nothing is stored, and no record is created. `life` is None for calls with an
+        admin's key."""
         key, named = keys.agent(project_id, agent_id), {"project_id": project_id, "agent_id": agent_id}
         sets = named | {"last_seen": iso(now)} | dict(sets)
         if life is None:
@@ -211,7 +215,7 @@ class FleetStore(Store):
         )
 
     def memberships(self, project_id: str, *, states: bool = False) -> Iterator[FleetAgent]:
-        """All agents with their groups and labels only; `states` adds the fields that tell whether they are online.
+        """All agents with their groups and labels only. `states` adds the fields that tell whether an agent is online.
 
         Reading 100,000 whole records would exceed the API's time-out."""
         wanted = _MEMBERSHIP + (_STATE if states else ())
@@ -271,7 +275,7 @@ class EnrolmentStore(Store):
         return record_from(Enrolment, item) if item else None
 
     def spend(self, signature: str, now: datetime) -> bool:
-        """Stores that this signature was used. False if it was used before."""
+        """Stores that this signature was used. Returns False if it was used before."""
         item = keys.spent_signature(signature) | {"expires_at": int(now.timestamp()) + _SPENT_SECONDS}
         # boto3 repeats a write whose answer was lost: the repeated write must succeed, too.
         call = secrets.token_hex(8)
@@ -279,14 +283,15 @@ class EnrolmentStore(Store):
         return self._table.try_write(own)
 
     def use(self, use: Write, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
-        """Stores one use, the key and the agent, all or none. False if no use is left or the agent exists."""
+        """Stores one use, the key and the agent, all or none. False if no use is left, or if the agent exists
+        already."""
         alive = same_life(agent.project_id, agent.agent_id, agent.life)
         return self._table.try_write(use, *new_key(key), new_agent(agent), alive, audit_write(line))
 
     def replace(self, known: FleetAgent, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
-        """Stores a new key for an agent that never connected: the answer with its first key was lost.
+        """Stores a new key for an agent that never connected, because the answer with its first key was lost.
 
-        It counts as the same use of the enrolment. False if the agent has connected or was replaced meanwhile."""
+        This counts as the same use of the enrolment. False if the agent has connected or was replaced meanwhile."""
         return self._table.try_write(*new_key(key), renewed_agent(agent, known), _ends(agent), *map(audit_write, lines))
 
     def take_over(self, use: Write, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
@@ -302,7 +307,7 @@ def _use(enrolment: Enrolment) -> Write:
 
 
 def _still_allowed(project: Project) -> Write:
-    """The check that no admin changed the project since its AWS roles were read."""
+    """The write that checks that no admin has changed the project since its AWS roles were read."""
     same = "attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)"
     return check(keys.project(project.project_id), same, was=project.revision)
 
@@ -339,7 +344,7 @@ class Fleet:
     # --- calls of hosts
 
     def admit(self, project_id: str, agent_id: str, process: AgentProcess) -> FleetAgent | None:
-        """Checks that the process may act as the host. Returns the host's record before the call, or None.
+        """Checks that the process may act as the host. Returns the host's record as it was before, if there was one.
 
         AgentRemoved if the host was deleted or replaced, AgentDuplicate if another live host uses its id, Busy if
         another process of the host has just started."""
@@ -359,7 +364,9 @@ class Fleet:
     def _claim(
         self, project_id: str, agent_id: str, process: AgentProcess, life: int, agent: FleetAgent | None
     ) -> bool:
-        """Makes this the process of the host, if it is not already. False if another call changed the record first."""
+        """Makes this the process of the host, unless it is that already. False if another call was faster.
+
+        AgentDuplicate or Busy if the process may not act as the host."""
         now = self._d.clock()
         if agent is None and process.instance is None:
             return True
@@ -424,7 +431,9 @@ class Fleet:
     def polled(
         self, project_id: str, agent_id: str, last_job: FetchedJob | None = None, life: int | None = None
     ) -> None:
-        """Stores `last_seen` and the newest Job of a host in one write, if they have changed enough."""
+        """Stores `last_seen` and the host's newest Job in one write.
+
+        Writes nothing if the last write is only minutes ago and the Job is the same."""
         now, host = self._d.clock().timestamp(), (project_id, agent_id, life)
         noted_at, noted_transfer = self._noted.get(host, (0.0, None))
         is_new_job = last_job is not None and last_job.transfer_id != noted_transfer
@@ -521,9 +530,9 @@ class Fleet:
 
 
 def _last_jobs(d: Distribution, project_id: str, agents: Iterable[FleetAgent]) -> dict[str, dict[str, Any]]:
-    """The last Job of each agent, by agent id; `status` is None if its records have expired. At most three batch reads.
+    """The last Job of each agent, by agent id. Its `status` is None if the Job's records have expired.
 
-    Jobs are read before their targets: an unfinished target ends with its Job."""
+    Takes at most three batch reads. Reads Jobs before their targets, because an unfinished target ends with its Job."""
     known = {agent.agent_id: agent.last_job for agent in agents if agent.last_job}
     if not known:
         return {}
@@ -557,7 +566,9 @@ def _unknown(agent_id: str) -> RecordNotFound:
 
 
 def agent_process(life: int | None, instance: str | None) -> AgentProcess:
-    """The calling process. `instance`: the id of the process and that of the one before; ignored if malformed."""
+    """The calling process. `instance` has the id of the process, and that of the former process if there was one.
+
+    A malformed `instance` is ignored."""
     found = _INSTANCE.fullmatch(instance or "")
     return AgentProcess(life, found[1], found[2]) if found else AgentProcess(life)
 
@@ -596,7 +607,9 @@ _TOKEN = re.compile(r"tge_([0-9a-z]{10,40})_([0-9a-f]{40})")
 
 
 class Enrolments:
-    """Gives a host its own API key for a token or an AWS role, so that no key has to be copied to it."""
+    """Gives each host its own API key, so that nobody has to copy a key to the host.
+
+    The host proves itself with a token or with its AWS role."""
 
     def __init__(
         self,
@@ -648,7 +661,7 @@ class Enrolments:
     def enrol(self, token: str, agent_id: str, inventory: Inventory, claim: str | None = None) -> dict[str, Any]:
         """Returns a key that is bound to this agent. All records are written in one transaction.
 
-        `claim` is a secret of the host: with it, the host can enrol again while it has not used its key."""
+        `claim` is a secret of the host. With this secret, the host can enrol again while it has not used its key."""
         found = self._checked(token)
         return self._enrolled(found, _use(found), agent_id, inventory, claim)
 
@@ -657,7 +670,7 @@ class Enrolments:
     ) -> dict[str, Any]:
         """As `enrol`, for a host that proves its AWS role. The host's id is the name of the role's session.
 
-        Anyone may call this, so STS is asked only for a project that allows roles, and once for each signature: a
+        Anyone may call this. So STS is asked only for a project that allows roles, and once for each signature. A
         request that was copied and sent again gets no key, and does not call STS."""
         try:
             project = self._projects.get(signed.project_id, consistent=True)
@@ -740,9 +753,9 @@ class Enrolments:
 
     @staticmethod
     def _is_lost_answer(known: FleetAgent, found: Enrolment, claim: str | None) -> bool:
-        """Whether this host enrolled with this token before, and has not used its key, as the answer was lost.
+        """Whether the same host enrolled here before but never used its key. The answer with the key was then lost.
 
-        Several hosts may have the token, but only the one that enrolled knows its claim."""
+        Several hosts may have the token, but only the host that enrolled knows its `claim`."""
         same = claim and known.claim_sha256 and hmac.compare_digest(known.claim_sha256, digest(claim))
         return bool(same) and known.enrolment_id == found.enrolment_id and known.last_seen is None
 
@@ -780,14 +793,17 @@ FIRST_REPEAT = 15.0
 
 
 def spread_seconds(targets: int, fleet_rate: int) -> int:
-    """The seconds over which the hosts of a Job of this size spread their requests and reports.
+    """The seconds over which the hosts of a Job with that many targets spread their requests and reports.
 
-    API Gateway lets FLEET_BURST of them through at once, then `fleet_rate` per second."""
+    API Gateway lets FLEET_BURST requests through at once, then `fleet_rate` per second."""
     return min(LONGEST_SPREAD, max(targets // HOSTS_A_SECOND, (targets - FLEET_BURST) // fleet_rate))
 
 
 def is_time_to_repeat(age: float, since_last_poll: float, spread: int, first: float = FIRST_REPEAT) -> bool:
-    """Whether a wake-up fell due since the last poll: 15, 30, 60 … seconds after the hosts should have started."""
+    """Whether a repeated wake-up fell due since the last poll.
+
+    Hosts were woken `age` seconds ago, and had `spread` seconds to start. Repeats are due after that time: by default
+    15, 30, 60 … seconds later, where `first` is the first of these numbers."""
     now, before = age - spread, age - spread - since_last_poll
     moment = first
     while moment <= now:
@@ -806,11 +822,13 @@ def wakeup(within_s: int, **also: Any) -> str:
 def wake_soon(
     d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, *, directly: bool = False, **also: Any
 ) -> None:
-    """Wakes these agents. Never raises: polls repeat lost wake-ups.
+    """Wakes these agents. Never raises, because the agents poll even if a wake-up is lost.
 
-    `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer. `also`
-    is added to the message: `ended`, the id of a transfer that hosts must not put in place any more; `releases`, so
-    that hosts ask for the goals of their releases; `repeat`, for hosts that were told before: one poll is enough.
+    `directly` wakes the first hundred from here. Through the queue and a cold function, that would take half a second
+    longer. `also` is added to the message:
+
+    `ended`: the id of a transfer that hosts must not put in place any more. `releases`: hosts ask for the goals of
+    their releases. `repeat`: hosts that were told before need only one poll.
     """
     distinct = list(dict.fromkeys(agent_ids))
     first = distinct[:_AGENTS_A_MESSAGE] if directly else []
@@ -838,7 +856,7 @@ def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], tol
 
 
 def wake_now(d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, **also: Any) -> int:
-    """Sends a wake-up to the agents that are connected. Returns how many got it."""
+    """Sends a wake-up to those of the agents that are connected. Returns how many of them got it."""
     found = d.fleet_store.get_many(project_id, agent_ids).values()
     connected = {agent.connection_id: agent for agent in found if agent.connection_id}
     text, now = wakeup(within_s, **also), d.clock()

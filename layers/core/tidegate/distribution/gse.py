@@ -76,7 +76,9 @@ def _figures(content: Mapping[str, Any]) -> Figures | None:
 
 
 def _moment(at: int | None) -> str | None:
-    """The time as text, from Unix time in seconds, or in milliseconds if the number is too large for seconds."""
+    """The time as text. `at`: Unix time in seconds, or in milliseconds if the number is too large for seconds.
+
+    None if there is no plausible time."""
     if at is None or at >= 1000 * _FAR_FUTURE:
         return None
     return iso(datetime.fromtimestamp(at if at < _FAR_FUTURE else at / 1000, UTC))
@@ -209,8 +211,10 @@ class GseEngine:
             raise AnswerLost("GSE accepted the transfer but answered without a task_id") from error
 
     def _create(self, body: Mapping[str, Any]) -> Reply:
-        """GSE's answer. NotAccepted if GSE surely created no transfer; AnswerLost if it may have created one;
-        TransferRefused if it never will."""
+        """GSE's answer.
+
+        NotAccepted if GSE surely created no transfer. AnswerLost if GSE may have created one. TransferRefused if GSE
+        will never create it."""
         try:
             reply = self._post("async_transfer_file", body)
         except (UrlNotAllowed, NotSent) as error:
@@ -228,7 +232,9 @@ class GseEngine:
         return reply
 
     def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
-        """The file's size for the first transfer, else 0: only the source host fetches the file, once for the Job."""
+        """The file's size for the first transfer of a Job, and 0 for the others.
+
+        Only the source host fetches the file from S3, once for the Job."""
         return size if transfer.number == 0 else 0
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
@@ -275,7 +281,7 @@ class GseEngine:
 
 
 def _megabytes(limit_rate: int | None, configured: int) -> int:
-    """The lower of both limits, in GSE's unit: whole megabytes per second, 0 for no limit."""
+    """The lower of the two limits, in GSE's unit: whole megabytes per second. 0 means no limit."""
     if limit_rate is None:
         return configured
     wanted = max(1, limit_rate // MEGABYTE)

@@ -1,4 +1,4 @@
-"""The agents' inboxes: what each host is to fetch, the links it gets for that, and the results it reports."""
+"""The agents' inboxes: what each host is to fetch, the links for that, and the results that the host reports."""
 
 from __future__ import annotations
 
@@ -182,9 +182,9 @@ class AgentInboxStore:
         self._ttl = ttl
 
     def add(self, entries: Sequence[InboxEntry]) -> None:
-        """Stores entries without a condition: every writer writes the same, and omits targets that have reported.
+        """Stores entries without a condition. All writers write the same, and leave out targets that have reported.
 
-        An entry keeps its target's report until a poll reads it, which an outage may delay."""
+        An entry keeps its target's report until a poll reads the report, which an outage may delay."""
         self._table.batch_put([_item(entry, int(entry.until) + self._ttl + OUTAGE_SECONDS) for entry in entries])
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
@@ -232,13 +232,15 @@ class AgentInboxStore:
         self._change(key, entry.transfer_id, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], transfer_id: str, sets: dict[str, Any], removes: Sequence[str]) -> None:
-        """Changes the entry of this transfer, unless it has ended or another staging has replaced it."""
+        """Changes the entry of this transfer.
+
+        Does nothing if the transfer has ended there, or if another staging of the file has replaced the entry."""
         unended = "#transfer_id = :transfer AND (attribute_not_exists(#code) OR #code = :running)"
         change = update(key, sets, removes=removes, condition=unended, transfer=transfer_id, running=IN_PROGRESS)
         self._table.try_write(change)
 
     def stage(self, entry: InboxEntry) -> InboxEntry:
-        """Stores the entry for the source host, unless it has one for this content. Returns the stored one."""
+        """Stores the entry, unless the source host already has one for this content. Returns the stored entry."""
         try:
             self._table.write(put_new(_item(entry, int(entry.until) + self._ttl)))
         except ConditionFailed as met:
@@ -248,7 +250,7 @@ class AgentInboxStore:
     def forget_staging(self, entry: InboxEntry, *, staged_before: float) -> None:
         """Deletes the source host's entry, so that the next Job has the file fetched again.
 
-        Keeps an entry that is valid for longer than until `staged_before`."""
+        Keeps an entry whose `until` is later than `staged_before`."""
         key = keys.staging(entry.project_id, entry.target.agent_id, entry.signature)
         self._table.try_write(delete(key, "#until <= :before", before=int(staged_before)))
 
@@ -269,7 +271,8 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
-    """A transfer as an agent gets it. `swarm`: the host's seat in the swarm, with URLs and ages for this answer."""
+    """A transfer as an agent gets it. `swarm`: the host's seat in the swarm, with URLs and ages made for this
+    answer."""
 
     transfer_id: str
     entry: InboxEntry
@@ -279,10 +282,10 @@ class OfferedTransfer:
 
 
 def offered_id(transfer_id: str, life: int | None) -> str:
-    """The transfer's id as this host gets it, which includes the host's `life`.
+    """The transfer's id as this host gets it. It includes the host's `life`.
 
-    So a host that replaced another one cannot report transfers that were offered to the former host, for example
-    from a copied journal."""
+    So a host that replaced another one cannot report transfers that were offered to the former host, for example from a
+    copied journal."""
     return f"{transfer_id}~{life}" if life else transfer_id
 
 
@@ -344,8 +347,9 @@ class Agents:
         return agent, []
 
     def _open_entries(self, project_id: str, agent_id: str, can: Collection[str]) -> list[InboxEntry]:
-        """The entries to offer. Skips expired ones and removes some: after a long absence there may be thousands.
+        """The entries to offer. Leaves out expired entries.
 
+        Also removes some expired entries from the inbox: not all, because after a long absence there may be thousands.
         Staged entries have a limit of their own and do not displace those to be fetched."""
         now = self._clock()
         found: list[InboxEntry] = []
@@ -370,7 +374,9 @@ class Agents:
         return [*found, *staged]
 
     def _newest_job(self, offered: Sequence[InboxEntry]) -> FetchedJob | None:
-        """The offered Job with the highest sequence. The last one in the list may be staged, of an older window."""
+        """The offered Job with the highest sequence; None if no Job is offered.
+
+        The last one in the list may be older, because staged transfers come last."""
         of_jobs = [(entry.sequence or 0, entry.job_id, entry) for entry in offered if entry.job_id is not None]
         if not of_jobs:
             return None
@@ -383,7 +389,9 @@ class Agents:
         return OfferedTransfer(name, entry, url, until, self._swarm(entry))
 
     def _swarm(self, entry: InboxEntry) -> dict[str, Any] | None:
-        """The swarm terms with ages by the server's clock, because hosts' clocks may be wrong."""
+        """The host's seat in the swarm, with ages by the server's clock, because hosts' clocks may be wrong.
+
+        None if the host has no seat."""
         if not entry.swarm:
             return None
         now = self._clock().timestamp()
@@ -398,9 +406,9 @@ class Agents:
     def report(
         self, project_id: str, agent_id: str, results: Sequence[Result], process: AgentProcess = ANY_PROCESS
     ) -> None:
-        """Stores the results. RecordNotFound, before anything is written, if one is not for this agent's transfer.
+        """Stores the results. If one is not for a transfer of this agent, raises RecordNotFound and stores none.
 
-        AgentRemoved from a host that was deleted or replaced: its successor has the transfer now."""
+        AgentRemoved if the host was deleted or replaced: the host that replaced it has the transfer now."""
         places = [(_own_id(result.transfer_id), Target(agent_id, result.container_id)) for result in results]
         entries = self._inbox.read(project_id, places)
         # Checked after the read, so that all entries were offered while this host had the id.
@@ -425,7 +433,7 @@ class Agents:
     def _note_arrival(self, entry: InboxEntry) -> None:
         """Stores that the host put the file in place although its Job was cancelled.
 
-        A Job that has not ended yet reads the report at its end."""
+        Does nothing if the Job has not ended yet, because the Job reads the report at its end."""
         if entry.job_id is None:
             return
         job = self._jobs.get(entry.project_id, job_key(entry.job_id))
@@ -438,7 +446,7 @@ def _own_id(offered: str) -> str:
 
 
 def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
-    """Whether a report is worth a write."""
+    """Whether a report is worth a write. It is not if the target has ended, or has made little progress since."""
     before = entry.state
     if before.ended:
         return False

@@ -146,7 +146,9 @@ class Lookup:
     def targets(
         self, project_id: str, given: str, status: str | None, limit: int, cursor: str | None
     ) -> Listed[Record]:
-        """The targets, shard by shard, sorted within a shard. The cursor is `shard.index`."""
+        """The targets, shard by shard, sorted within a shard. The cursor is `shard.index`.
+
+        `status`: only targets with this status; None: all targets."""
         job = self._job(project_id, given)
         first, place = _position(cursor)
         found: list[tuple[str, Record]] = []

@@ -107,7 +107,9 @@ class TargetReport(NamedTuple):
 
 
 class TargetState(NamedTuple):
-    """The state of one target. `code` is None until the first report; only None and 115 (in progress) can change."""
+    """The state of one target. `code` is None until the first report.
+
+    The state can change only while `code` is None or 115 (in progress)."""
 
     code: int | None = None
     message: str = ""
@@ -173,9 +175,9 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Up to 500 targets of a Job, stored together. `sequences`: those sequences that differ from the Job's.
+    """Up to 500 targets of a Job, stored together. `sequences`: only those that differ from the Job's sequence.
 
-    `rev` counts the writes: if two pollers write at the same time, one of them fails."""
+    `rev` counts the writes. If two pollers write at the same time, one of the writes fails."""
 
     number: int
     states: Mapping[Target, TargetState]
@@ -186,7 +188,7 @@ class Shard:
     swarm: SwarmFigures = NO_FIGURES
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
-        """The shard after these reports; the same object if nothing changed."""
+        """The shard after these reports. Returns the same object if nothing changed."""
         moved = {
             target: state.after(reports[target])
             for target, state in self.states.items()
@@ -208,9 +210,9 @@ class Shard:
         return self.after({target: report for target in self.states if chosen(target)})
 
     def with_arrivals(self, arrived: Collection[Target]) -> Shard:
-        """The shard with `arrived` set for hosts that put the file in place although their Job was cancelled.
+        """The shard after hosts put the file in place although their Job was cancelled: `arrived` is set for them.
 
-        The same object if nothing changed."""
+        Returns the same object if nothing changed."""
         late = {
             target: state._replace(arrived=True)
             for target, state in self.states.items()
@@ -327,7 +329,7 @@ def four_digits(mode: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransferSpec:
-    """What a Job delivers, where to, and with which options: everything that its Tasks share."""
+    """What a Job delivers, where to, and with which options. All Tasks of the Job share this."""
 
     biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")]
     app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")]
@@ -382,7 +384,7 @@ class TransferSpec:
         return self.wave_seconds(each) + math.ceil(self.until_activation(now))
 
     def wave_seconds(self, each: int) -> int:
-        """The most seconds that all waves take: for each its `wait_s`, and `each` for its transfer."""
+        """The most seconds that all waves take together: for each wave, its `wait_s`, and `each` for the transfer."""
         return sum(each + wave.wait_s for wave in self.waves)
 
     def until_activation(self, now: float) -> float:
@@ -401,7 +403,7 @@ class TransferSpec:
         return self.file_path if path == name or path.endswith(f"/{name}") else f"{path}/{name}"
 
     def job_ids(self, bucket: int) -> tuple[str, ...]:
-        """The Job ids to try, in this order: the first may belong to a Job with other content."""
+        """The Job ids to try, in this order. A Job with other content may already have the first ones."""
         place = f"{JOB_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}"
         digest = self.digest
         suffixes = (f"@{digest[:width]}" if width else "" for width in _DIGEST_WIDTHS)
@@ -628,7 +630,9 @@ def window_end(bucket: int, window_seconds: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How long windows, Jobs and records last, in seconds. `grace`: extra time for targets still queued at the end."""
+    """How long windows, Jobs and records last, in seconds.
+
+    `grace`: extra time at the end of a window for targets that are still queued."""
 
     seconds: int
     grace: int
@@ -637,7 +641,8 @@ class Windows:
 
     @property
     def lasts(self) -> int:
-        """The longest time from a Task's creation to the end of its Job; late targets wait for one more window."""
+        """The longest time from a Task's creation to the end of its Job. It includes one more window, for late
+        targets."""
         return 2 * self.seconds + self.grace + self.job_timeout
 
     @property
@@ -648,7 +653,7 @@ class Windows:
     def needed_until(self, now: datetime, spec: TransferSpec | None = None) -> int:
         """The Unix time when a record written now may expire. Later for Jobs with waves or `activate_at`.
 
-        Allows for an outage, because Tasks and targets are not rewritten when their Job ends."""
+        The time allows for an outage, because Tasks and targets are not rewritten when their Job ends."""
         extra = spec.extra_seconds(self.lasts, now.timestamp()) if spec else 0
         return int(now.timestamp()) + self.longest + extra + OUTAGE_SECONDS
 
@@ -716,7 +721,8 @@ def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, i
 def next_wait(wait: int, longest: int = LONGEST_WAIT) -> int:
     """Seconds until the next poll: 1.5 times the last interval `wait`, at most `longest`.
 
-    The first intervals are short, because hosts report most in the first minute, also when they only stage the file."""
+    The first intervals are short, because hosts report most in the first minute. That is also so when they only stage
+    the file."""
     return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest)
 
 
@@ -734,7 +740,7 @@ def watch_seconds(lasts: float) -> int:
 def longest_wait(lasts: float, until_activation: float = 0.0) -> int:
     """The longest interval between two polls of a Job that may last `lasts` seconds with all its waves.
 
-    `until_activation`: seconds until hosts activate the file, during which polls are rarer."""
+    `until_activation`: seconds until hosts activate the file. Until then, polls are rarer."""
     longest = max(LONGEST_WAIT, math.ceil(lasts / _MOST_POLLS))
     if not until_activation:
         return longest
@@ -748,12 +754,12 @@ _BY_NAME = {error.__name__: error for error in HOPELESS}
 
 
 def refused(error: DomainError) -> dict[str, Any]:
-    """The step's result for an error that retries cannot help. If it were raised, it would set off an alarm."""
+    """The step's result for an error that retries cannot help. Raising the error would set off an alarm."""
     return {"state": "refused", "wait": 0, "error": {"Error": type(error).__name__, "Cause": error.detail}}
 
 
 def failure(error_name: str, cause: str) -> DomainError | None:
-    """The error that ended a Job's step; None for an error that is retried.
+    """The error that ended a Job's step. None if steps with this error are retried.
 
     `error_name` and `cause` come from the step's result, or from Step Functions, which has the message as JSON."""
     kind = _BY_NAME.get(error_name.rsplit(".", 1)[-1])
@@ -773,8 +779,8 @@ def failure(error_name: str, cause: str) -> DomainError | None:
 class Arrival(NamedTuple):
     """The target of one Task, on its way to a Job. `notify`: the Task has a callback.
 
-    `sequence` is the time of its request, and None until the target is collected. In a redrive, it is the sequence
-    of the content's first Job."""
+    `sequence` is None until the target is collected, then the time of its request. In a redrive, it is the sequence of
+    the first Job with this content."""
 
     agent_id: str
     container_id: str
@@ -788,8 +794,10 @@ class Arrival(NamedTuple):
 
 
 class Rebound(NamedTuple):
-    """The result of binding late arrivals to another Job. If not `done`: `home_closed` says that this Job has closed,
-    too, and `gone` has the Tasks that another collector has moved."""
+    """The result of binding late arrivals to another Job, their new home. `done`: they are bound to it.
+
+    Otherwise, `home_closed` says whether the new home has closed, too. `gone` has the ids of Tasks that another
+    collector has moved meanwhile."""
 
     done: bool
     home_closed: bool = False
@@ -797,7 +805,9 @@ class Rebound(NamedTuple):
 
 
 class Results(NamedTuple):
-    """An engine's reports. `upload`: the failure of the source host, after which no target can get the file."""
+    """An engine's reports on targets.
+
+    `upload`: the report of the source host, if it failed. No target can get the file then."""
 
     targets: Mapping[Target, TargetReport]
     upload: TargetReport | None = None
@@ -810,7 +820,7 @@ class Engine(Protocol):
     repeatable: bool
 
     def stage(self, job: Job, size: int) -> TargetReport:
-        """Brings the file to the source host, if the engine needs one. Returns the state of that."""
+        """Brings the file to the source host, if the engine needs one. Returns how far the source host has got."""
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         """Starts the transfer to the targets of these shards. Returns the provider's id for it."""
@@ -880,10 +890,13 @@ MOST_STARTS, STARTS_LAST = 30, timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class AgentProcess:
-    """The process that calls as an agent. `life` is the life of its API key, and None for an admin's key.
+    """The process that calls as an agent.
 
-    `instance` is the random id of the process, `after` the id of the process before it on the same host. Older agents
-    send neither. A life ends when the host is deleted or replaced."""
+    `life`: the life of the host for which the process's API key was made; None for an admin's key. A life ends when the
+    host is deleted or replaced.
+
+    `instance`: the random id of this process. `after`: the id of the process that ran on the host before this one.
+    Older agents send neither."""
 
     life: int | None = None
     instance: str | None = None
@@ -894,7 +907,7 @@ ANY_PROCESS = AgentProcess()
 
 
 class Claim(StrEnum):
-    """How a calling process relates to the one in the host's record, which decides whether it may act as the host."""
+    """Whether a calling process may act as the host: how it relates to the process in the host's record."""
 
     KNOWN = "known"
     # It is new: a restarted agent, or a second host.
@@ -923,7 +936,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class FetchedJob:
-    """The newest Job for which the host has fetched its transfer, and when. Its outcome is read from the Job."""
+    """The newest Job for which the host has fetched its transfer, and when. The Job's own record has its outcome."""
 
     job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
     file_name: Annotated[str, F("name of the file")]
@@ -936,8 +949,8 @@ class FetchedJob:
 class FleetAgent:
     """A host of the fleet. `key_id`, `enrolment_id` and `claim_sha256` are set if it enrolled.
 
-    `instance` is the process that the host has run since `instance_at`, `former_instance` the one before it. `rival`
-    is a process of a second host with the same id, last refused at `rival_at`."""
+    `instance` is the process that the host has run since `instance_at`, and `former_instance` the process before that.
+    `rival` is a process of a second host with the same id; it was last refused at `rival_at`."""
 
     project_id: str
     agent_id: Annotated[str, F("id of the host")]
@@ -968,10 +981,10 @@ class FleetAgent:
         return 0, iso(now)
 
     def claim_of(self, process: AgentProcess, now: datetime) -> Claim:
-        """Whether this process may act as the host.
+        """How this process relates to the one in the record, and so whether it may act as the host.
 
         A process cannot know whether it is the only one. A restart looks like a second host at first, so a new process
-        takes over. If the one before it calls again, both run: the first of them keeps the id."""
+        takes over. If the former process then calls again, both run. In that case the former process keeps the id."""
         if process.instance == self.instance:
             return Claim.KNOWN
         if process.instance is None:
@@ -1010,7 +1023,7 @@ class FleetAgent:
         return in_group and all(self.labels.get(name) == value for name, value in labels.items())
 
     def forbids(self, wanted: Iterable[str]) -> list[str]:
-        """Which of these hooks and ports the host does not allow. Empty if its agent is too old to report them."""
+        """Those of these hooks and ports that the host does not allow. Empty if its agent is too old to report any."""
         allowed = self.inventory.allows
         return [] if allowed is None else [one for one in wanted if one not in allowed.split(",")]
 
@@ -1024,7 +1037,7 @@ class FleetAgent:
 class Enrolment:
     """A token with which hosts get API keys. Only its hash is stored. `used` counts the hosts that got a key.
 
-    `replace`: a host may enrol under an existing id, which locks out the host that had it."""
+    `replace`: a host may enrol under an id that another host has. The other host is then locked out."""
 
     enrolment_id: str
     project_id: str
@@ -1038,7 +1051,7 @@ class Enrolment:
 
 
 def why_silent(agent: FleetAgent | None, now: datetime) -> str:
-    """The reason shown for a host without a report: since when it is offline, or that it is online."""
+    """The reason shown for a host without a report: since when the host is offline, or that it is online."""
     if agent is None or agent.last_seen is None:
         return "offline: no agent of this name has ever connected"
     if agent.state(now) == OFFLINE:

@@ -81,21 +81,23 @@ def _swarm(job: Job) -> dict[str, Any]:
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
-    """The check that the Job still accepts targets, for the transaction that binds them."""
+    """The write that checks that the Job still accepts targets. It belongs to the transaction that binds them."""
     collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"
     return check(keys.job(project_id, job_key), collects, pending=PENDING)
 
 
 def still_runs(job: Job) -> Write:
-    """The write that accompanies each change of shards. It fails if the Job has ended.
+    """The write that accompanies each change of shards. It fails if the Job does not run any more.
 
-    It raises `shard_rev`, so that the Job cannot end with counts from before the change."""
+    The write raises `shard_rev`, so that the Job cannot end with counts from before the change."""
     key = keys.job(job.project_id, job.key)
     return update(key, adds={"shard_rev": 1}, condition="#status = :running", running=RUNNING)
 
 
 def _unwatched(job: Job, now: datetime) -> list[Write]:
-    """The write that gives back the runner seconds that `close` charged today and the Job did not need."""
+    """The write that gives back runner seconds: those that `close` charged today and that the Job did not need.
+
+    Empty if there are none."""
     began = job.execute_time or ""
     lasts = (job.deadline or 0) - datetime.fromisoformat(began).timestamp() if began else 0
     left = math.floor(watch_seconds((job.deadline or 0) - now.timestamp())) if 0 < lasts <= FIRST_WATCH else 0
@@ -136,9 +138,9 @@ class JobStore:
         raise Busy(f"too many Jobs for {job.spec.target_file_dir}/{job.spec.file_name} are opened at once: try again")
 
     def _sequence(self, job: Job) -> Write:
-        """The write that stores the Job's sequence as the highest of its path. It fails if another one is as high.
+        """The write that stores the Job's sequence as the highest of its path. It fails unless the sequence is higher.
 
-        It expires after 30 days, when the clock gives a higher sequence in any case."""
+        The item expires after 30 days. From then on, the clock gives a higher sequence in any case."""
         spec = job.spec
         item = keys.path_sequence(job.project_id, spec.target_file_dir, spec.file_name)
         expires_at = int((job.sequence or 0) / 1000) + SEQUENCE_TTL
@@ -154,7 +156,7 @@ class JobStore:
     def later_jobs_to_path(self, job: Job, sequence: int, limit: int) -> list[str]:
         """The keys of Jobs to the same path that were opened after `sequence`: at most `limit`, newest first.
 
-        Some may have expired."""
+        Some of these Jobs may have expired."""
         return self._jobs_to_path_between(job, sequence + 1, 10**20 - 1, limit)
 
     def newest_jobs_to_path(self, job: Job, limit: int) -> list[str]:
@@ -171,7 +173,9 @@ class JobStore:
         return [str(item["job_key"]) for item in islice(found, limit)]
 
     def sequences_between(self, job: Job, low: int, high: int, limit: int) -> list[int]:
-        """The sequences above `low` and below `high` of Jobs to the same path on hosts: the newest `limit`."""
+        """The sequences above `low` and below `high` that Jobs to the same path on hosts have.
+
+        Returns at most `limit` of them, the newest."""
         spec = job.spec
         first, last = (
             keys.job_to_path(job.project_id, spec.target_file_dir, spec.file_name, bound)["sk"]
@@ -214,7 +218,7 @@ class JobStore:
         return record_from(Job, item) if item else None
 
     def require(self, project_id: str, job_key: str, *, named: str = "") -> Job:
-        """The Job, from a consistent read. RecordNotFound if there is none; `named` is what the caller called it."""
+        """The Job, from a consistent read. RecordNotFound if there is none. `named`: what the caller called the Job."""
         job = self.get(project_id, job_key)
         if job is None:
             raise RecordNotFound(
@@ -300,7 +304,7 @@ class JobStore:
             return self._known(job)
 
     def cancel(self, job: Job, now: datetime, who: str) -> Job:
-        """Marks the Job as cancelled, once. Its next step ends it; targets that have the file by then succeed."""
+        """Marks the Job as cancelled, once. Its next step ends the Job. Targets that have the file by then succeed."""
         sets = {"cancelled_at": iso(now), "cancelled_by": who}
         unended = "#status IN (:pending, :running) AND attribute_not_exists(#cancelled_at)"
         key = keys.job(job.project_id, job.key)
@@ -331,7 +335,7 @@ class JobStore:
                 self._table.try_write(update(keys.job(job.project_id, job.key), {name: value}, condition=first))
 
     def cancelled_at(self, project_id: str, job_key: str) -> str | None:
-        """When the Job was cancelled, also if its record has expired since; None if it was not cancelled."""
+        """When the Job was cancelled, even if its record has expired since. None if the Job was not cancelled."""
         noted = self._table.get(keys.cancelled_job(project_id, job_key), consistent=True)
         return str(noted["cancelled_at"]) if noted else None
 
@@ -348,7 +352,7 @@ class JobStore:
         return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)
 
     def put_off(self, job: Job, due_at: datetime) -> None:
-        """Moves the time at which compensation checks the Job. The record does not expire before that."""
+        """Moves the time at which compensation checks the Job. The Job's record does not expire before that time."""
         key = keys.job(job.project_id, job.key)
         lives = {"expires_at": self._needed_until(job, due_at)}
         self._table.try_write(update(key, lives | keys.due(job.key, due_at.timestamp(), DUE_KIND)))
@@ -360,7 +364,9 @@ class JobStore:
         self._table.try_write(update(key, sets | keys.due(job.key, now.timestamp(), DUE_KIND)))
 
     def next_generation(self, job: Job, due_at: datetime, deadline: float | None = None) -> Job:
-        """Raises the generation, which names the Job's next execution. `deadline`: a new one, if the Job was parked."""
+        """Raises the generation, which names the Job's next execution.
+
+        `deadline`: the Job's new deadline, if it was parked; None: the deadline stays."""
         sets: dict[str, Any] = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
         sets |= {"parked": False} if job.parked else {}
         sets |= {"deadline": deadline} if deadline else {}
@@ -376,7 +382,7 @@ class JobStore:
     def end(self, job: Job, now: datetime, notice: Notice, due_at: datetime) -> tuple[Job, bool]:
         """Ends the Job with the state of `job` and its notice. Returns the stored Job, and whether this call ended it.
 
-        The stored Job has not ended if its shards changed since `job` was read."""
+        If the Job's shards have changed since `job` was read, nothing is written, and the stored Job has not ended."""
         sets = {
             "status": job.status,
             "finish_time": job.finish_time,
@@ -398,7 +404,9 @@ class JobStore:
     def _transition(
         self, job: Job, now: datetime, sets: dict[str, Any], why: str, *more: Write, also: str = "", **values: Any
     ) -> bool:
-        """Writes one transition with its audit line. False if the Job is in another state, or `also` is not met."""
+        """Writes one transition with its audit line. `also`: a further condition.
+
+        False if the Job is in another state, or if `also` is not fulfilled."""
         following = str(sets["status"])
         (before,) = states_before(following)
         condition = f"#status = :before AND {also}" if also else "#status = :before"
@@ -407,7 +415,9 @@ class JobStore:
         return self._table.try_write(change, audit_write(line), *more)
 
     def settle(self, job: Job, now: datetime) -> bool:
-        """Removes the Job from the due index when all notices are sent, unless it was made due again meanwhile."""
+        """Removes the Job from the due index when all notices are sent.
+
+        Returns False, and removes nothing, if the Job was made due again meanwhile."""
         key = keys.job(job.project_id, job.key)
         lives = {"expires_at": int(now.timestamp()) + self._ttl}
         return self._table.try_write(
@@ -435,8 +445,8 @@ _WRITTEN_TOGETHER = 100
 def _item(task: Task, expires_at: int) -> dict[str, Any]:
     """The Task's item with its index keys.
 
-    `expires_at` allows for an outage, because nothing rewrites the Tasks of a Job when it ends. A Task whose Job has
-    expired is no longer shown."""
+    Nothing rewrites the Tasks of a Job when the Job ends, so `expires_at` is late enough for an outage. A Task whose
+    Job has expired is no longer shown."""
     spread = keys.task_spread(task.uuid)
     order = _order(task)
     return (
@@ -473,8 +483,10 @@ class TaskStore(Store):
     """Tasks in the table: small, written once, and moved only together with their target."""
 
     def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine | None, note: Sequence[Write] = ()) -> None:
-        """Writes the Tasks and the audit line. Without a `note` (`noted`) no transaction is needed, as the targets are
-        queued afterwards; it would cost twice as much."""
+        """Writes the Tasks and the audit line. `note` is the write of `noted`: it notes the Job at the Idempotency-Key.
+
+        With a `note`, the first records are written in one transaction with it. Without a `note`, no transaction is
+        needed, because the targets are queued afterwards; a transaction would cost twice as much."""
         lines = [audit_item(line)] if line else []
         self._table.batch_put([*lines, *(_item(task, expires_at) for task in tasks)], note)
 
@@ -569,7 +581,7 @@ def shard_from(item: dict[str, Any]) -> Shard:
 
 
 def _optional(rest: Sequence[Any]) -> tuple[Figures | None, str | None, bool]:
-    """The figures, `staged_at` and `arrived` from the end of a row, which may end before any of them."""
+    """Returns (figures, `staged_at`, `arrived`) from the end of a row. A row may end before any of them."""
     figures = Figures(*rest[:4]) if any(value is not None for value in rest[:4]) else None
     return figures, rest[4] if len(rest) > 4 else None, len(rest) > 5
 
@@ -599,7 +611,7 @@ def _row(arrival: Arrival) -> tuple[Any, ...]:
 class TargetStore:
     """Targets in the table: as chunks while they are collected, as shards once their Job has closed.
 
-    `lasts`: how long shards are needed, which is the longest duration of a Job plus the TTL after it.
+    `lasts`: the seconds for which shards are needed. That is the longest duration of a Job, plus the TTL after its end.
     """
 
     def __init__(self, table: Table, *, lasts: int) -> None:
@@ -622,7 +634,7 @@ class TargetStore:
         return ()
 
     def rebind(self, home: Job, arrivals: Sequence[Arrival], moves: Sequence[Write], expires_at: int) -> Rebound:
-        """Binds late arrivals to another Job and moves their Tasks, all or none."""
+        """Binds late arrivals to another Job and moves their Tasks. Writes all of this or nothing."""
         chunk = self._chunk(home.project_id, home.key, arrivals, expires_at)
         try:
             self._table.transact([still_collects(home.project_id, home.key), *chunk, *moves])
@@ -652,7 +664,8 @@ class TargetStore:
     def add_shards(
         self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int] = NONE
     ) -> None:
-        """Writes the shards that do not exist yet: a close that runs twice must not undo a poll."""
+        """Writes the shards that do not exist yet. Existing shards stay, so that a second close does not undo a
+        poll."""
         for number, targets in enumerate(shards):
             fresh = Shard(number, dict.fromkeys(targets, TargetState()), 0, iso(now))
             moved = [(*target, sequences[target]) for target in targets if target in sequences]
@@ -675,7 +688,7 @@ class TargetStore:
     def shards_of_jobs(self, wanted: Iterable[tuple[Job, int]]) -> dict[tuple[str, int], Shard]:
         """The shards by Job key and number, from a consistent read.
 
-        Read the Jobs first: an unfinished target ends with its Job."""
+        Read the Jobs before you call this, because an unfinished target ends with its Job."""
         places = {(job.key, number): keys.shard(job.project_id, job.key, number) for job, number in wanted}
         found = self._table.batch_get(places.values(), consistent=True)
         return {(item["job_key"], item["number"]): shard_from(item) for item in found}
@@ -686,7 +699,9 @@ class TargetStore:
         return shard_from(item) if item else None
 
     def save(self, job: Job, shards: Sequence[Shard], now: datetime) -> bool:
-        """Writes changed shards. False if another poller was faster or the Job has ended: what was read is stale."""
+        """Writes changed shards. False if another poller was faster or the Job has ended.
+
+        The shards that the caller read are then stale."""
         for portion in slices(shards, _SHARDS_A_TRANSACTION):
             if not self._table.try_write(still_runs(job), *(self._saved(job, shard, now) for shard in portion)):
                 return False
@@ -740,7 +755,8 @@ class TransferStore:
     def intend(self, job: Job, transfer: Transfer, counted: Write | None = None) -> tuple[Transfer, bool] | None:
         """Stores the intent if there is none. Returns the stored transfer, and whether this call may request it.
 
-        `counted` counts the transfer towards a quota, together with the intent. None, with nothing stored, if it fails.
+        `counted` is written in the same transaction, and counts the transfer towards a quota. If the quota refuses
+        that, nothing is stored, and None is returned.
         """
         key = keys.transfer(job.project_id, job.key, transfer.number)
         extra = job.spec.extra_seconds(self._lasts, transfer.asked_at)
@@ -756,7 +772,9 @@ class TransferStore:
         return transfer, True
 
     def ask_again(self, job: Job, transfer: Transfer, now: float) -> bool:
-        """Marks a refused transfer as intended again. True for one of several callers, which may then request it."""
+        """Marks a refused transfer as intended again. Returns whether this caller may now request it.
+
+        If several callers try at once, only one of them may."""
         sets = {"state": INTENDED, "asked_at": now, "attempts": transfer.attempts + 1}
         same = "#state = :refused AND #attempts = :seen"
         key = keys.transfer(job.project_id, job.key, transfer.number)

@@ -63,7 +63,7 @@ def require_grant(d: Distribution, project_id: str, spec: TransferSpec, targets:
 def no_longer_granted(
     d: Distribution, project_id: str, spec: TransferSpec, targets: Sequence[Target]
 ) -> Mapping[Target, str]:
-    """The targets that the project may not send this file to any more, each with the reason."""
+    """Those targets to which the project may not send this file any more, each with the reason."""
     grant = d.project_store.gse_grant(project_id)
     if missing := _missing(grant, spec):
         return dict.fromkeys(targets, _refusal(missing))
@@ -93,7 +93,7 @@ def _host_and_container(target: Target) -> str:
 class JobExecutions:
     """Starts the execution of a Job, and reads its status.
 
-    Its name is made from project, Job id and generation, so that each generation starts once."""
+    The execution's name is made from project, Job id and generation, so that each generation starts once."""
 
     def __init__(self, machines: Machines, freeze: Freeze, machine_arn: str, *, grace: int, job_timeout: int) -> None:
         self._machines = machines
@@ -140,9 +140,9 @@ def job_of_window(
     remarks: Remarks = NO_REMARKS,
     least: int = 0,
 ) -> Job:
-    """The Job of the present window, or of the window `after` + 1 if that is later. Adds remarks that it lacks.
+    """The Job of the present window, or of the window `after` + 1 if that is later. It is opened if it does not exist.
 
-    `least`: the lowest sequence that the Job may get if it is opened now."""
+    Remarks that the Job lacks are added to it. `least`: the lowest sequence that a Job opened now may get."""
     bucket = max(bucket_of(d.clock(), d.windows.seconds), after + 1)
     place = (project_id, spec.digest, bucket)
     job = d.known_jobs.get(place)
@@ -206,8 +206,8 @@ class NewTasks(NamedTuple):
 class TargetMessage(NamedTuple):
     """A message that carries targets to a Job.
 
-    `spec`, `sequence`, `callback` and `at` (the time of the submit) are needed if the message outlives the Job, for
-    example in the dead-letter queue. Messages of earlier versions do not have them."""
+    `spec`, `sequence`, `callback` and `at` (the time of the submit) are needed if the Job expires before the message is
+    read, for example in the dead-letter queue. Messages of earlier versions do not have these fields."""
 
     message_id: str
     project_id: str
@@ -247,7 +247,7 @@ class TargetMessages:
 
 
 def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
-    """The message in a body. ValueError, KeyError or TypeError if the body is not one."""
+    """The message in a body. ValueError, KeyError or TypeError if the body contains no such message."""
     arrivals = [Arrival(*row) for row in body["targets"]]
     spec = record_from(TransferSpec, body["spec"]) if "spec" in body else None
     new = NewTasks(*body["new"]) if "new" in body else None
@@ -292,7 +292,7 @@ class Submitted:
 
 
 def _require_daily_quota(d: Distribution, project_id: str, targets: int) -> None:
-    """QuotaExceeded if the targets exceed the day's quota, or that of egress or runner time is used up."""
+    """QuotaExceeded if the targets exceed the day's quota, or if the day's egress or runner time is used up."""
     now = d.clock()
     quotas, used = _usage_of(d, project_id, now)
     pending = d.uncounted_targets.get((project_id, f"{now:%Y-%m-%d}"), 0) + targets
@@ -305,7 +305,7 @@ def _require_daily_quota(d: Distribution, project_id: str, targets: int) -> None
 
 
 def _count_targets(d: Distribution, project_id: str, targets: int) -> None:
-    """Counts targets of which a repeat knows: it does not count them again."""
+    """Counts the targets of a submit towards the day's quota. Not called for a repeat, so nothing is counted twice."""
     now = d.clock()
     day = (project_id, f"{now:%Y-%m-%d}")
     pending = d.uncounted_targets.get(day, 0) + targets
@@ -343,12 +343,14 @@ def submit(
     """Stores a Task for each target and queues the targets. FileNotFound if the file is neither stored nor ingested.
 
     Above 1,000 targets, collect_targets writes the Tasks, and the result lists none. The message is sent last, because
-    it starts the delivery. `after`: use a later window than this one. `source`: the Job that a redrive repeats.
-    `is_admin`: an admin key asks for it. `sequences`: those of targets that get older content, which hosts compare
-    with what they have. `action`: for the audit line; no line if it is empty.
+    it starts the delivery.
 
-    A repeat of a request that died goes on with the Job and the Tasks of the first run, and sends the message. Whether
-    that was sent is not known; a second one changes nothing."""
+    `after`: use a later window than this one. `source`: the Job that a redrive repeats. `is_admin`: whether the caller
+    has an admin key. `sequences`: those of targets that get older content; hosts compare them with the sequence of what
+    they have. `action`: the action in the audit line; if it is empty, no line is written.
+
+    If a request died, its repeat goes on with the Job and the Tasks of the first run, and sends the message. The first
+    run may have sent the message, too; a second one changes nothing."""
     writes_tasks = len(targets) <= TASKS_A_SUBMIT
     if made := made_before():
         job, at = d.jobs.require(project_id, job_key(made["job_id"])), made["at"]
@@ -383,7 +385,7 @@ def submit(
 def _tasks(
     job: Job, targets: Sequence[Target], at: str, callback: str | None, sequences: Mapping[Target, int]
 ) -> list[Task]:
-    """A Task for each target. With an Idempotency-Key, they have the same ids in all runs of the request."""
+    """A Task for each target. In a request with an Idempotency-Key, each run gives the Tasks the same ids."""
     claim, turns = current_claim(), Counter[Target]()
 
     def new_uuid(target: Target) -> str:
@@ -418,7 +420,7 @@ def _queue(
 
 
 def require_admin(target_file_dir: str, is_admin: bool) -> None:
-    """ScopeMissing if the directory is that of the hosts' agent, and the key is not an admin's."""
+    """ScopeMissing if the directory is that of the hosts' agent, and the caller does not have an admin key."""
     if not is_admin and is_agent_directory(target_file_dir):
         raise ScopeMissing(
             f"{AGENT_DIRECTORY} is the directory of the hosts' agent, whose files run as root: only an admin key "
@@ -435,10 +437,10 @@ def _bind_directly(
     *,
     writes_tasks: bool,
 ) -> None:
-    """Binds the targets without the queue. If that fails too, deletes the Tasks: the caller gets an error. With an
-    Idempotency-Key they stay, because the repeat goes on with them.
+    """Binds the targets without the queue. If that fails too, deletes the Tasks and raises the error.
 
-    Messages that the queue accepted without an answer bind the same targets again, which changes nothing."""
+    In a request with an Idempotency-Key the Tasks stay, because the repeat goes on with them. If the queue accepted
+    messages and its answer was lost, they bind the same targets again, which changes nothing."""
     from tidegate.distribution.window import bind
 
     try:
@@ -495,7 +497,9 @@ def _check_callback(d: Distribution, project_id: str, url: str) -> None:
 
 
 def _audit_line(job: Job, tasks: Sequence[Task], now: datetime, who: str, action: str, source: str) -> AuditLine:
-    """The audit line of a submit: on its Task; on its Job if it has several Tasks; on the repeated Job if a redrive."""
+    """The audit line of a submit. It stands on the Task, or on the Job if there are several Tasks.
+
+    The line of a redrive stands on the Job that is repeated."""
     spec, first = job.spec, tasks[0]
     place = f"{spec.target_file_dir.rstrip('/')}/{spec.file_name} as {spec.target_user}"
     if source:

@@ -77,7 +77,7 @@ def in_region(zone: str, ours: str) -> bool:
 
 
 def network_fault(given: str) -> str | None:
-    """Why the text is not a network; None if it is one."""
+    """The reason why the text is not a network. None if it is one."""
     try:
         ipaddress.ip_network(given)
     except ValueError as error:
@@ -86,7 +86,8 @@ def network_fault(given: str) -> str | None:
 
 
 def address_fault(address: str, networks: Iterable[str], source: str) -> str | None:
-    """Why an address cannot be given to peers; None if it can. `source`: the address of the agent's request."""
+    """The reason why an address cannot be given to peers. None if it can. `source`: the address of the agent's
+    request."""
     host, _, port = address.rpartition(":")
     try:
         ip = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
@@ -136,7 +137,7 @@ class Member:
 class Seat:
     """A host's place in a swarm: its number in the ring, the number of hosts in the ring, and its neighbours.
 
-    Only hosts that listen are in the ring. `ranks` is 0 for the others: they fetch no pieces for others."""
+    Only hosts that listen are in the ring. The other hosts have 0 `ranks`, and fetch no pieces for others."""
 
     member: Member
     swarm_id: str
@@ -152,7 +153,7 @@ def swarm_id(job_key: str, site: str) -> str:
 
 
 def accept_key(key: bytes, agent_id: str) -> bytes:
-    """The key with which a host verifies its callers' tokens, without a list of callers."""
+    """The key with which a host verifies its callers' tokens. So the host needs no list of callers."""
     return hmac.digest(key, b"accept" + agent_id.encode(), "sha256")
 
 
@@ -162,7 +163,7 @@ def token(accept: bytes, swarm: str, caller: str) -> bytes:
 
 
 def terms(seat: Seat, key: bytes) -> dict[str, Any]:
-    """What a host gets with its transfer: its seat and its peers. Secret, because it contains tokens."""
+    """What a host gets with its transfer: its seat and its peers. This is secret, because it contains tokens."""
     me = seat.member
     peers = [
         {
@@ -232,7 +233,7 @@ class _Graph:
     """Neighbours in a ring of hosts sorted by zone. Symmetric, connected, at most DEGREE neighbours each.
 
     Half of the neighbours are in the same zone: i ± o within the zone, for offsets o of that zone. The others are i ± o
-    in the whole ring; one of these offsets is coprime to the ring's size, so the ring is connected."""
+    in the whole ring. One of these offsets is coprime to the ring's size. So the ring is connected."""
 
     def __init__(self, zone_of: Sequence[str], rng: random.Random) -> None:
         self._size = len(zone_of)
@@ -272,7 +273,7 @@ def _ranges(zone_of: Sequence[str]) -> dict[str, range]:
 
 
 def _offsets(size: int, wanted: int, rng: random.Random) -> list[int]:
-    """Different distances of at most half of the ring, the first coprime to its size."""
+    """At most `wanted` different distances, each at most half of the ring. The first is coprime to the ring's size."""
     half = (size - 1) // 2
     if half <= wanted:
         return list(range(1, size // 2 + 1))[:wanted]
@@ -287,7 +288,7 @@ class PresenceStore(Store):
         self._table.write(put(key | item_of(presence) | {"expires_at": expires_at}))
 
     def get_many(self, project_id: str, agent_ids: Iterable[str], now: float) -> list[Presence]:
-        """The presences that have not expired. TTL may delete expired ones days later."""
+        """The presences that have not expired. DynamoDB's TTL may delete expired ones only days later."""
         found = self._table.batch_get(keys.presence(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
         return [record_from(Presence, item) for item in found if item["expires_at"] > now]
 
@@ -319,7 +320,8 @@ class Presences:
     def put(self, project_id: str, presence: Presence, source: str) -> str:
         """Stores a presence and returns when it expires.
 
-        Invalid if an address is neither in the project's networks nor that of the request (`source`)."""
+        `source`: the address of the request. Invalid if an address of the presence is neither `source` nor in the
+        project's networks."""
         if presence.listen:
             if not presence.pin:
                 raise _invalid("pin", "required with `listen`: send the SHA-256 of the agent's certificate")
@@ -332,7 +334,7 @@ class Presences:
         return iso(until)
 
     def get(self, project_id: str, agent_id: str) -> Presence | None:
-        """The agent's presence, if it has not expired; None if it takes part in no swarm."""
+        """The agent's presence. None if it has expired, or if the agent takes part in no swarm."""
         return next(iter(self._store.get_many(project_id, [agent_id], self._clock().timestamp())), None)
 
     def settings(self, project_id: str) -> SwarmSettings:
@@ -371,7 +373,9 @@ NO_SWARM = JobSwarm({}, b"", {})
 
 
 def swarm_of(d: Distribution, job: Job, size: int) -> JobSwarm:
-    """The swarm of a Job, shared by all its transfers: if each had its own, S3 would send the file to each of them."""
+    """The swarm of a Job, which all its transfers share.
+
+    If each transfer had a swarm of its own, S3 would send the file to each of them."""
     place = (job.project_id, job.key)
     if d.last_swarm is None or d.last_swarm[0] != place:
         d.last_swarm = place, _plan(d, job, size)
@@ -402,10 +406,10 @@ def _plan(d: Distribution, job: Job, size: int) -> JobSwarm:
 
 
 def _members(present: Iterable[Presence], settings: SwarmSettings) -> Iterable[Member]:
-    """The hosts that take part, without those that S3 serves for free. A host that peers cannot reach only fetches.
+    """The hosts that take part in a swarm. Leaves out hosts that S3 serves for free.
 
-    From S3 to an instance in its region, 1 TB costs $0.05 (requests); between availability zones, 1 GB costs $0.01 each
-    way."""
+    A host that peers cannot reach only fetches. From S3 to an instance in its region, 1 TB costs $0.05 (requests).
+    Between availability zones, 1 GB costs $0.01 each way."""
     ours = region()
     for one in present:
         is_free = settings.swarm != "on" and in_region(one.zone, ours)
@@ -418,7 +422,8 @@ _ENOUGH_HOSTS = 20
 
 
 def publish_swarm_metrics(job: Job) -> None:
-    """Metrics of a Job's swarm, written to the log (EMF), so that they need no call. None for Jobs without a swarm."""
+    """Writes the metrics of a Job's swarm to the log (EMF), which needs no AWS call. Writes none if there was no
+    swarm."""
     figures = job.swarm
     if not figures.hosts:
         return

@@ -85,7 +85,7 @@ _RENEW_BEFORE = 45
 
 
 def _still_open(d: Distribution, project_id: str, job_key: str) -> Job | None:
-    """The Job for a step that begins; None if nothing is left to do. Raises Frozen if the window was not closed."""
+    """The Job, for a step that begins. None if nothing is left to do. Frozen if the window was not closed."""
     job = d.jobs.require(project_id, job_key)
     if job.status == PENDING:
         raise Frozen("the window was not closed, because of a freeze")
@@ -96,7 +96,7 @@ def _still_open(d: Distribution, project_id: str, job_key: str) -> Job | None:
 
 
 def _note_alive(d: Distribution, job: Job, next_within: int = LONGEST_WAIT) -> None:
-    """Postpones compensation's check of the Job, if it is near. `next_within`: seconds until the Job's next step."""
+    """If compensation would check the Job soon, postpones that. `next_within`: seconds until the Job's next step."""
     now = d.clock()
     ahead = max(0, next_within - LONGEST_WAIT)
     if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:
@@ -109,7 +109,9 @@ READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
 
 def prepare(d: Distribution, project_id: str, job_key: str, seconds_left: float) -> str:
-    """Checks that the file is stored and matches its signature: READY_TO_SEND, WAITING (call again) or OVER."""
+    """Checks that the file is stored and matches its signature, and brings it to the source host if there is one.
+
+    Returns READY_TO_SEND, WAITING (call again) or OVER."""
     until = time.monotonic() + seconds_left
     d.freeze.require_thawed()
     job = _still_open(d, project_id, job_key)
@@ -135,7 +137,7 @@ def prepare(d: Distribution, project_id: str, job_key: str, seconds_left: float)
 
 
 def _checked_size(d: Distribution, job: Job, content: Content, until: float) -> int | None:
-    """The file's size; None if the time ran out, and the next call continues, also for another Job with this content.
+    """The file's size. None if the time ran out: call again to continue, also for another Job with this content.
 
     Reads the object only if it was not verified since it was stored.
     """
@@ -178,7 +180,9 @@ _MOST_UNANSWERED = 3
 
 
 def dispatch(d: Distribution, project_id: str, job_key: str) -> str:
-    """Creates the Job's transfers at the provider: DISPATCHED, WAITING (call again) or OVER. May run again any time."""
+    """Creates the Job's transfers at the provider. May run again at any time.
+
+    Returns DISPATCHED, WAITING (call again) or OVER."""
     d.freeze.require_thawed()
     job = _still_open(d, project_id, job_key)
     if job is None:
@@ -209,7 +213,7 @@ def _after_rejection(d: Distribution, job: Job, rejected: Sequence[Transfer]) ->
 
 
 def _fail_targets(d: Distribution, job: Job, transfer: Transfer) -> None:
-    """Fails the targets of this transfer only, not those of other transfers or later waves."""
+    """Fails the targets of this transfer. Leaves those of other transfers and of later waves as they are."""
     report = TargetReport(CODE_JOB_FAILED, transfer.reason or "the provider refused the transfer")
     shards = d.targets.shards(job, transfer.shards)
     failed = [shard.after_all(report, lambda target: job.in_wave(target, job.wave)) for shard in shards]
@@ -219,7 +223,9 @@ def _fail_targets(d: Distribution, job: Job, transfer: Transfer) -> None:
 
 
 class _Load(NamedTuple):
-    """What a transfer sends: shards with only the targets of the present wave, none empty, and the file's size."""
+    """What a transfer sends: its shards and the file's size.
+
+    With waves, the shards have only the targets of the present wave, and shards without such targets are left out."""
 
     shards: list[Shard]
     size: int
@@ -256,7 +262,7 @@ def _dispatch_one(d: Distribution, job: Job, number: int, transfer: Transfer | N
 
 
 def _without_refused(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> list[Shard]:
-    """Fails the targets that the project's grant no longer covers, and returns the shards after that.
+    """Fails the targets that the project's grant no longer covers. Returns the shards after that.
 
     TransferRefused if no other targets are left."""
     open_targets = [target for shard in shards for target in shard.unfinished]
@@ -284,9 +290,9 @@ _MOST_NEAR, _WAIT_FOR_OLDER = 20, 120
 
 
 def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> list[Shard]:
-    """Marks targets with newer content as superseded, and returns the shards after that.
+    """Marks targets that have newer content as superseded. Returns the shards after that.
 
-    TransferRefused if all have newer content."""
+    TransferRefused if all targets have newer content. NotAccepted while an older transfer may still run on a target."""
     near = d.jobs.get_many(job.project_id, d.jobs.newest_jobs_to_path(job, _MOST_NEAR), consistent=True).values()
     others = [other for other in near if other.shard_count and (other.transfer_id or _is_unnamed(d, other))]
     if not others:
@@ -319,7 +325,9 @@ def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Sh
 
 
 def _older_runs(d: Distribution, job: Job, other: Job, shards: Sequence[Shard], targets: Sequence[Target]) -> bool:
-    """Whether an older Job's transfers still run on these targets. Terminates them; their targets are Superseded."""
+    """Whether transfers of an older Job, `other`, still run on these targets. Terminates those that do.
+
+    The targets become Superseded in the older Job."""
     if not other.ended:
         _supersede(d, other, shards, dict.fromkeys(targets, job))
     running, now = False, d.clock().timestamp()
@@ -359,7 +367,7 @@ def _superseded_by(other: Job) -> TargetReport:
 
 
 def _intend(d: Distribution, job: Job, number: int, load: _Load) -> tuple[Transfer, bool]:
-    """Stores the transfer as intended, with its egress counted; as rejected if that exceeds the quota.
+    """Stores the transfer as intended, and counts its egress. Stores it as rejected if the egress exceeds the quota.
 
     Returns the stored transfer, and whether this call may request it."""
     intent, now = _intent(d, job, number), d.clock()
@@ -379,7 +387,9 @@ def _intend(d: Distribution, job: Job, number: int, load: _Load) -> tuple[Transf
 
 
 def _ahead(d: Distribution, job: Job) -> int:
-    """The runner seconds to charge for waves and the time until activation, on top of those charged at the close."""
+    """The runner seconds to charge for waves and for the time until activation.
+
+    Does not include those that were charged when the window closed."""
     left = (job.deadline or 0) - d.clock().timestamp()
     return max(0, watch_seconds(left + job.spec.wave_seconds(math.ceil(left))) - watch_seconds(FIRST_WATCH))
 
@@ -419,7 +429,9 @@ def _create_transfer(d: Distribution, job: Job, transfer: Transfer, load: _Load)
 
 
 def _wait_for_answer(d: Distribution, job: Job, transfer: Transfer) -> str:
-    """Another dispatcher requested the transfer and has not stored an answer. Waits for it, then tries again."""
+    """Waits for the answer to a transfer that another dispatcher has requested. After a minute, it counts as lost.
+
+    Returns WAITING. After too many lost answers, returns DISPATCHED."""
     if d.clock().timestamp() - transfer.asked_at < _INTENT_SECONDS:
         return WAITING
     logger.error("the dispatcher of this transfer died", job_id=job.job_id, transfer=transfer.token)
@@ -428,7 +440,7 @@ def _wait_for_answer(d: Distribution, job: Job, transfer: Transfer) -> str:
 
 
 def _count_lost_answer() -> None:
-    """Writes the metric to the log (EMF), so that it needs no call."""
+    """Writes a metric about a lost answer to the log (EMF), which needs no AWS call."""
     from aws_lambda_powertools import Metrics
     from aws_lambda_powertools.metrics import MetricUnit
 
@@ -438,9 +450,10 @@ def _count_lost_answer() -> None:
 
 
 def _is_unnamed(d: Distribution, job: Job) -> bool:
-    """Whether the provider may have a transfer whose id is not known here, so that nobody can look at it or end it.
+    """Whether the provider may have a transfer of the Job whose id is not known here.
 
-    GSE names transfers in its answers only, and lists none."""
+    Nobody can look at such a transfer or end it. GSE tells the id of a transfer only in its answer, and has no list of
+    transfers."""
     asked = () if d.engine.repeatable else d.transfers.list(job)
     return any(transfer.unanswered or transfer.state in (INTENDED, UNKNOWN) for transfer in asked)
 
@@ -465,15 +478,15 @@ GOING_ON, NEXT_WAVE = "running", "next_wave"
 class Polled(NamedTuple):
     """How the Job goes on, and the longest interval until the next poll.
 
-    It is longer before activation, when hosts report little, and if the polls of many waves must fit into one
-    execution."""
+    The interval is longer before activation, when hosts report little. It is also longer for a Job with many waves,
+    because all its polls must fit into one execution."""
 
     state: str
     longest_wait: int = LONGEST_WAIT
 
 
 def poll(d: Distribution, project_id: str, job_key: str, since_last: float = 0.0) -> Polled:
-    """Reads and stores the results of the Job's targets. `since_last`: about how many seconds ago the last poll was."""
+    """Reads and stores the results of the Job's targets. `since_last`: seconds since the last poll, about."""
     job = d.jobs.require(project_id, job_key)
     if job.ended:
         return Polled(OVER)
@@ -512,7 +525,8 @@ def _state_after(d: Distribution, job: Job, since_last: float) -> str:
 def _wave_is_over(d: Distribution, job: Job, shards: Sequence[Shard], late: bool) -> bool:
     """Whether the next wave may begin. WaveFailed if too many targets failed.
 
-    Late targets count as failed in their own wave only: the next one neither waits nor fails for them."""
+    Late targets count as failed in their own wave only. The next wave neither waits for them nor fails because of
+    them."""
     rule, total = job.spec.waves[job.wave], job.wave_sizes[job.wave]
     size = total - (job.wave_sizes[job.wave - 1] if job.wave else 0)
     unfinished = sum(job.in_wave(target, job.wave) for shard in shards for target in shard.unfinished)
@@ -528,7 +542,7 @@ def _wave_is_over(d: Distribution, job: Job, shards: Sequence[Shard], late: bool
 
 
 def _note_offline(d: Distribution, job: Job) -> None:
-    """At the deadline, stores for each host without a report whether it is offline, as its error text."""
+    """At the deadline, stores an error text for each host without a report, which says whether the host is offline."""
     if not d.uses_agents:
         return
     now = d.clock()
@@ -546,7 +560,7 @@ def _note_offline(d: Distribution, job: Job) -> None:
 
 
 def _read_results(d: Distribution, job: Job, since_last: float) -> tuple[Job, Sequence[Shard]]:
-    """Reads all results. Returns the updated Job, and its shards that were open."""
+    """Reads all results. Returns the updated Job, and those of its shards that were open."""
     before = d.targets.shards(job, job.open_shards)
     after = {shard.number: shard for shard in before}
     for transfer in _transfers_to_read(d, job):
@@ -570,7 +584,9 @@ def _read_results(d: Distribution, job: Job, since_last: float) -> tuple[Job, Se
 
 
 def _with_results(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
-    """The shards after the provider's reports, by number. Empty if its answer is unusable: no target fails for that."""
+    """The shards after the provider's reports, by number.
+
+    Empty if the provider's answer is unusable, because no target should fail for that."""
     if not shards:
         return {}
     try:
@@ -601,8 +617,10 @@ def _remind(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shar
 
 
 def _transfers_to_read(d: Distribution, job: Job) -> list[Transfer]:
-    """The transfers whose results are to be read. Agents' results are stored by shard, so one transfer per shard range
-    is enough, although each wave has its own."""
+    """The transfers whose results are to be read.
+
+    Each wave has transfers of its own. But agents' results are stored by shard, so one transfer for each range of
+    shards is enough."""
     found = d.transfers.list(job)
     if not d.engine.repeatable:
         return found
@@ -619,7 +637,7 @@ _TRIES = 3
 
 
 def finish(d: Distribution, project_id: str, job_key: str, error: DomainError | None = None) -> str:
-    """Ends the Job if it can end, and sends its notices: NOT_YET, MORE (call again) or ENDED.
+    """Ends the Job if it can end, and sends its notices. Returns NOT_YET, MORE (call again) or ENDED.
 
     With an `error`, the Job cannot continue. Otherwise it ends when all its targets have ended, or at its deadline."""
     job = d.jobs.require(project_id, job_key)
@@ -663,7 +681,7 @@ def _note_arrivals(d: Distribution, job: Job) -> None:
 
 
 def _verdict(d: Distribution, job: Job, error: DomainError | None) -> Job | None:
-    """The Job in its final state, or None if it cannot end yet."""
+    """The Job in its final state. None if the Job cannot end yet."""
     if job.status == PENDING or job.shard_count is None:
         return None
     # A poll may have died after it wrote the shards and before it wrote the Job's counts.
@@ -703,7 +721,8 @@ def _why_late(d: Distribution, job: Job) -> dict[str, str]:
 
 
 def _end_job(d: Distribution, job: Job) -> Job:
-    """Writes the end of the Job and publishes it. Terminates the transfers first: repeating that is harmless."""
+    """Writes the end of the Job and publishes it. Terminates the transfers first, which may be repeated without
+    harm."""
     if job.open_shards:
         _terminate_transfers(d, job)
     now = d.clock()
@@ -740,7 +759,9 @@ def _terminate_transfer(d: Distribution, job: Job, transfer: Transfer, targets: 
 
 
 def _notify_tasks(d: Distribution, job: Job) -> str:
-    """Publishes a notice for each Task with a callback, some portions per step. A repeat sends the same ids."""
+    """Publishes a notice for each Task with a callback, some portions in each call. Returns MORE or ENDED.
+
+    If portions are published again, the notices have the same ids."""
     has_callbacks = False
     for chunk_id, uuids in islice(d.targets.callbacks(job), _PORTIONS_A_STEP):
         has_callbacks = True

@@ -134,10 +134,10 @@ def _rehome(d: Distribution, source: Job, late: Sequence[Arrival], messages: Seq
 
 
 def _overtaken(d: Distribution, source: Job, bound: Iterable[Arrival], again: Sequence[Arrival]) -> list[Arrival]:
-    """The repeated requests that need another delivery, because other content was requested for their path in between.
+    """Those repeated requests whose content must be sent again, because other content was requested in between.
 
-    Their targets are bound to `source` with the same content already, but the last request wins: a later Job sends it
-    again."""
+    Each target is bound to `source` already, with the same content. Then other content was requested for the same path,
+    and then this content again. The last request wins, so a later Job sends its content again."""
     own = source.sequence or 0
     latest = max((one.sequence or own for one in again), default=own)
     between = d.jobs.sequences_between(source, own, latest, _OTHER_CONTENTS) if latest > own else []
@@ -156,10 +156,10 @@ def _tasks_have_expired(d: Distribution, job: Job) -> bool:
 
 
 def _after_expiry(d: Distribution, messages: Sequence[TargetMessage]) -> None:
-    """Binds targets whose Job has expired (a dead letter redriven days later) to the present window's Job.
+    """Binds targets whose Job has expired to the Job of the present window.
 
-    Skips Tasks that have moved to another Job, and those that were cancelled with their Job. Writes expired Tasks
-    again."""
+    Their message may be a dead letter that is sent again days later. Skips Tasks that have moved to another Job, and
+    those that were cancelled with their Job. Writes expired Tasks again."""
     cancelled_at = d.jobs.cancelled_at(messages[0].project_id, job_key(messages[0].job_id))
     for message in messages:
         if message.spec is None:
@@ -196,7 +196,9 @@ def _renew(d: Distribution, message: TargetMessage, spec: TransferSpec, arrivals
 
 
 def _submitted_after_cancel(d: Distribution, source: Job, late: Sequence[Arrival]) -> list[Arrival]:
-    """The arrivals submitted after the cancel. The others are cancelled with the Job, and get their callbacks."""
+    """The arrivals that were submitted after the cancel.
+
+    The other arrivals are cancelled with the Job, and their callbacks are added to it."""
     tasks = {
         task.uuid: task for task in d.tasks.get_many(source.project_id, [one.uuid for one in late], consistent=True)
     }
@@ -207,7 +209,7 @@ def _submitted_after_cancel(d: Distribution, source: Job, late: Sequence[Arrival
 
 
 def _join(d: Distribution, job: Job, arrivals: Sequence[Arrival]) -> None:
-    """Adds the callbacks of late Tasks whose target is bound by another Task: they share its outcome."""
+    """Adds the callbacks of late Tasks to the Job. Another Task has bound their target: both share the outcome."""
     uuids = [arrival.uuid for arrival in arrivals if arrival.notify]
     if uuids:
         d.targets.add_callbacks(job, uuids, _expires_at(d, job.spec))
@@ -232,7 +234,9 @@ def _bind_later(
     task_write: Callable[[Arrival, Job], Write],
     remarks: Remarks = NO_REMARKS,
 ) -> None:
-    """Binds the arrivals to the first open Job after the window `after`. `task_write` moves a Task to that Job."""
+    """Binds the arrivals to the first open Job after the window `after`.
+
+    `task_write` makes the write that moves an arrival's Task to that Job."""
     for _ in range(_TRIES):
         home = job_of_window(d, project_id, spec, after=after, remarks=remarks)
         moves = [task_write(arrival, home) for arrival in arrivals]
@@ -258,9 +262,9 @@ def _submitted(task: Task | None, at: str) -> str:
 
 
 def _as_requested(message: TargetMessage) -> list[Arrival]:
-    """The arrivals with the time of their request as sequence.
+    """The arrivals of a message. Each gets the time of its request as its sequence, unless it has a sequence.
 
-    It matters if other content was requested for the same path after their Job was opened."""
+    That matters if other content was requested for the same path after the Job of the message was opened."""
     if message.sequence is None or message.at is None:
         return list(message.arrivals)
     requested = int(datetime.fromisoformat(message.at).timestamp() * 1000)
@@ -268,7 +272,9 @@ def _as_requested(message: TargetMessage) -> list[Arrival]:
 
 
 def with_sequence(arrivals: Sequence[Arrival], sequence: int | None) -> list[Arrival]:
-    """The arrivals with the sequence of their first Job: content that moves late must not replace newer content."""
+    """The arrivals. Those without a sequence get `sequence`, that of their first Job.
+
+    So content that moves to a later Job does not replace newer content."""
     return [one._replace(sequence=one.sequence or sequence) for one in arrivals]
 
 
@@ -282,9 +288,9 @@ PATIENCE = timedelta(minutes=4)
 
 
 def close(d: Distribution, project_id: str, job_key: str) -> Job:
-    """Closes the Job and writes its shards. Idempotent: no target is added after Pending → Running.
+    """Closes the Job and writes its shards. May be repeated: a Job that is no longer Pending gets no more targets.
 
-    The Job stays Pending while its first target is late: call this again some seconds later."""
+    If the Job's first target is late, the Job stays Pending: call this again some seconds later."""
     job = d.jobs.require(project_id, job_key)
     if job.status == PENDING:
         now = d.clock()
@@ -313,7 +319,9 @@ def _targets_are_late(d: Distribution, job: Job, now: datetime) -> bool:
 
 
 def wave_limits(spec: TransferSpec, targets: Sequence[Target]) -> tuple[list[int], list[int]]:
-    """The highest rank of each wave, and the number of targets up to it."""
+    """Returns two lists with a number for each wave: its highest rank, and how many targets have at most that rank.
+
+    Both lists are empty if there are no waves or no targets."""
     waves = spec.waves
     if not waves or not targets:
         return [], []
@@ -325,11 +333,12 @@ def wave_limits(spec: TransferSpec, targets: Sequence[Target]) -> tuple[list[int
 
 
 def _other_sequences(job: Job, collected: Iterable[Arrival], last: int) -> dict[Target, int]:
-    """The sequences of targets that differ from the Job's sequence.
+    """The sequences of those targets whose sequence is not the Job's, by target.
 
-    Lower: the target was moved here from an earlier Job, and was not requested again in this window. Higher: it was
-    requested after other content for the same path in the same window, and the last request wins. `last` is the
-    sequence of the newest Job for the path: if it is this Job's, no other content was requested, and none is higher."""
+    A lower sequence: the target was moved here from an earlier Job, and was not requested again in this window.
+
+    A higher sequence: the target was requested after other content for the same path in the same window. The last
+    request wins. This occurs only if `last`, the sequence of the newest Job for the path, is higher than this Job's."""
     if job.sequence is None:
         return {}
     overtaken = last > job.sequence
@@ -346,10 +355,10 @@ def _other_sequences(job: Job, collected: Iterable[Arrival], last: int) -> dict[
 
 
 def send_strays(d: Distribution, job: Job) -> int:
-    """Sends the missing messages of a closed Job. Returns the number of their Tasks.
+    """Sends the messages of a closed Job that were never sent. Returns the number of their Tasks.
 
-    collect_targets then moves the targets to a later Job. If a message was only slow, its targets arrive twice,
-    and the second time changes nothing."""
+    collect_targets then moves the targets to a later Job. If a message was only slow, its targets arrive twice, and the
+    second time changes nothing."""
     bound = {arrival.uuid for arrival in d.targets.collected(job.project_id, job.key)}
     unbound = [uuid for uuid in d.tasks.uuids_of_job(job) if uuid not in bound]
     # The index is eventually consistent; the Task itself has its present Job.
