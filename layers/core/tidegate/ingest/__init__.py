@@ -96,9 +96,9 @@ class Ingest:
         return scan_schedules(self)
 
     def without_file(self, ended: Request) -> list[Any]:
-        """Returns the writes for a request that did not complete; none if it did.
+        """Returns the writes for a request that ended without its file. Returns none if the request completed.
 
-        Its file becomes `failed`, and the next scan of its subscription queues it again.
+        Its file becomes `failed`, and the next scan of its subscription queues the file again.
         """
         if ended.status == "completed" or "file_id" not in ended.payload:
             return []
@@ -111,7 +111,7 @@ class Ingest:
         return writes
 
     def with_file_again(self, request: Request) -> list[Any]:
-        """Returns the writes for a retry of a failed request: its file is `coming`, and no scan queues it again."""
+        """Returns the writes for a retry of a failed request. The file is `coming` again, and no scan queues it."""
         payload = request.payload
         if request.type == "verify":
             return list(self.files.verify_again_writes(request.project_id, str(payload["file_id"])))
@@ -140,7 +140,10 @@ class Step:
     began: float = field(default_factory=time.monotonic)
 
     def turn(self, progress: Callable[[int], Mapping[str, Any]]) -> ReadingTurn:
-        """Returns what is needed to read a file in this invocation. `progress` makes the progress of the bytes read."""
+        """Returns what is needed to read a file in this invocation.
+
+        `progress` gets the number of bytes read so far, and returns the progress to report.
+        """
         from tidegate.files.reading import ReadingTurn, saved_for_request
 
         saved = saved_for_request(self.request.project_id, self.request.request_id)

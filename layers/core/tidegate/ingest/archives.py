@@ -94,10 +94,10 @@ def _decompressor(start: bytes) -> _Decompressor | None:
 
 
 class Unpacked(io.RawIOBase):
-    """Reads the unpacked bytes of a file; a file that is not packed is read as it is.
+    """Reads the unpacked bytes of a file. A file that is not packed is read as it is.
 
-    Several packed streams in a row are one file: parallel packers write such files. Bytes after the last stream are
-    ignored.
+    Several packed streams in a row are one file, because parallel packers write such files. Bytes after the last stream
+    are ignored.
     """
 
     def __init__(self, packed: IO[bytes], budget: Budget) -> None:
@@ -261,7 +261,10 @@ def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget) 
 
 
 class _TarStream:
-    """The bytes of a tar, for tarfile, which needs `tell` and a forward `seek`. Limits the size of headers."""
+    """The bytes of a tar, in the form that tarfile needs: with `tell`, and a `seek` that only goes forward.
+
+    Limits the size of headers.
+    """
 
     def __init__(self, source: Unpacked) -> None:
         self._source = io.BufferedReader(source, _CHUNK)  # type: ignore[type-var]
@@ -319,7 +322,7 @@ def _tar_entries(archive: IO[bytes], budget: Budget) -> Iterator[ArchiveEntry]:
 
 
 def _tar_members(opened: tarfile.TarFile, stream: _TarStream) -> Iterator[tarfile.TarInfo]:
-    """Yields all entries, also folders and links. Keeps none of them in memory: each holds its extended headers."""
+    """Yields all entries, also folders and links. Keeps no entry in memory, because each holds its extended headers."""
     count = 0
     while info := opened.next():
         count += 1
@@ -345,7 +348,7 @@ def _tar_chunks(opened: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[byte
 
 
 def _short_name(name: str) -> str:
-    """Returns the beginning of a name, for an error text, which is stored: a name in a tar may have a megabyte."""
+    """Returns the beginning of a name, for an error text, which is stored. A name in a tar may have a megabyte."""
     return repr(name[:200])
 
 
@@ -407,7 +410,7 @@ _RESERVE_SECONDS = 120.0
 
 
 def extract(ingest: Ingest, step: Step) -> StepOutcome:
-    """`extract`: stores the entries one by one. File ids are deterministic, so a repeat skips what is done."""
+    """`extract`: stores the entries one by one. File ids are the same in each run, so a repeat skips what is stored."""
     request, until = step.request, ingest.monotonic() + step.seconds_left - _RESERVE_SECONDS
     archive = _archive(ingest, request)
     done = dict(step.state or {"files": 0, "bytes": 0})
@@ -467,7 +470,10 @@ def _store_entry(
 
 
 def _announced(ingest: Ingest, request: Request, archive: File, entry: ArchiveEntry) -> File:
-    """Returns the entry's file, after creating it. A second run finds it: its id follows from request and path."""
+    """Returns the entry's file, after creating it. If the step runs again, the file exists already and is returned.
+
+    The file's id is made from the request and the path.
+    """
     made_at, tail = request.request_id[len("req-") :][:10], digest(request.request_id, entry.path, length=16)
     file_id = f"file-{made_at}{tail}"
     known = ingest.files.get(request.project_id, file_id)

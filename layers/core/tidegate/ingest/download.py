@@ -45,14 +45,14 @@ _LONGEST = 24 * 3600.0
 
 
 class HostPause(NamedTuple):
-    """A pause that a host asked for: until then, the project sends no requests to the origin."""
+    """A pause that a host asked for. Until its end, the project sends no requests to `origin`."""
 
     origin: Annotated[str, F("scheme, host and, if it is not the usual one, port")]
     until: Annotated[str, F("when the pause is over, ISO 8601 UTC")]
 
 
 class HostPauses:
-    """Stores which hosts asked for a pause (Retry-After). The project sends them no requests until it is over."""
+    """Stores which hosts asked for a pause (Retry-After). During a pause, the project sends the host no requests."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
@@ -60,7 +60,7 @@ class HostPauses:
 
     @contextmanager
     def respected(self, project_id: str, url: str) -> Iterator[None]:
-        """Wraps requests to a URL. NotSent during a pause of its host. Stores a Retry-After of the answer."""
+        """Wraps requests to a URL. NotSent during a pause of its host. If the host now asks for a pause, stores it."""
         self.not_pausing(project_id, [url])
         try:
             yield
@@ -71,7 +71,10 @@ class HostPauses:
             raise
 
     def not_pausing(self, project_id: str, urls: Sequence[str]) -> list[str]:
-        """Returns the URLs whose hosts are not pausing. NotSent, until the first pause ends, if all hosts are."""
+        """Returns the URLs whose hosts are not pausing.
+
+        If all hosts are pausing, raises NotSent, to be retried when the first pause ends.
+        """
         left = {origin: self._seconds_left(project_id, origin) for origin in dict.fromkeys(map(origin_of_text, urls))}
         found = [url for url in urls if left[origin_of_text(url)] <= 0]
         if not found:
@@ -92,7 +95,7 @@ class HostPauses:
         ]
 
     def clear(self, project_id: str, given: str, who: str) -> None:
-        """Ends a pause. `given`: the origin, perhaps without its slashes, which get lost in the path of a URL."""
+        """Ends a pause. `given`: the origin. Its slashes may be missing, because they get lost in the path of a URL."""
         scheme, _, host = given.partition(":")
         origin = origin_of_text(f"{scheme}://{host.lstrip('/')}")
         line = act(project_id, origin, self._clock(), who, "host_pause.clear")
@@ -105,7 +108,7 @@ class HostPauses:
         return float(item.get("until", 0)) - self._clock().timestamp()
 
     def note(self, project_id: str, url: str, seconds: float) -> None:
-        """Stores the pause that the host asked for, unless it is short."""
+        """Stores the pause of `seconds` that the host of a URL asked for. Does nothing if the pause is short."""
         if seconds < _SHORTEST:
             return
         until = math.ceil(self._clock().timestamp() + min(seconds, _LONGEST))
@@ -130,10 +133,10 @@ _RETRY_SECONDS = 15
 def host_slot(
     ingest: Ingest, request: Request, url: str, most: int | None, heartbeat: Heartbeat
 ) -> Iterator[Heartbeat]:
-    """Holds one of the `most` slots for downloads from a host, and yields a heartbeat that also renews it.
+    """Holds one of the `most` slots for downloads from a host, and yields a heartbeat that also renews the slot.
 
-    NotSent if all slots are taken. The slot is released at the end. The heartbeat raises NotSent if another download
-    took the slot while this function was frozen for long.
+    NotSent if all slots are taken. The slot is released at the end. If this function was frozen for long, another
+    download may have taken the slot: the heartbeat then raises NotSent.
     """
     if most is None:
         yield heartbeat
@@ -190,7 +193,7 @@ def _no_slot(host: str, most: int) -> NotSent:
 
 
 def download(ingest: Ingest, step: Step) -> StepOutcome:
-    """Fetches the file, verifies it and makes it ready; or returns a state to continue in another invocation."""
+    """Fetches the file, verifies it and makes it ready. If the time is over, returns a state for another invocation."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     if file.signature and (here := _stored(ingest, request.project_id, file.signature)):
@@ -271,9 +274,10 @@ def _stored(ingest: Ingest, project_id: str, signature: str) -> StoredObject | N
 
 
 def _keep(ingest: Ingest, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None] | None:
-    """Verifies and stores what was fetched. Returns (SHA-256, object); no object if the content was stored before.
+    """Verifies and stores what was fetched. Returns (SHA-256, object).
 
-    None if another invocation must continue, to read the object from S3 for its SHA-256.
+    The object is None if the content was stored before. Returns None if another invocation must continue: it reads the
+    object from S3 to get its SHA-256.
     """
     project_id = step.request.project_id
     if got.small is not None and got.digest is not None:
@@ -326,7 +330,7 @@ def _placed(
 
 
 def _read_again(ingest: Ingest, step: Step, key: str, stored: StoredObject) -> str | None:
-    """Reads the object from S3 and returns its SHA-256: its parts were fetched by several invocations.
+    """Reads the object from S3 and returns its SHA-256. Needed because several invocations have fetched its parts.
 
     None if another invocation must continue.
     """

@@ -53,7 +53,11 @@ _ROOT = re.compile(r"<(?![?!])[^\s/>]+")
 
 
 def decoded(body: bytes, content_type: str = "") -> str:
-    """Returns the text, decoded by byte order mark, header or XML declaration; else as UTF-8 or cp1252."""
+    """Returns the text of an answer.
+
+    The encoding is that of the byte order mark, the header or the XML declaration. Without these, it is UTF-8, or
+    cp1252 if the bytes are not UTF-8.
+    """
     for name in _candidates(body, content_type):
         try:
             found = codecs.lookup(name)
@@ -86,7 +90,7 @@ def without_declaration(text: str) -> str:
 
 
 def mended(text: str) -> str:
-    """Returns XML with its most common faults repaired; it may still be refused by the parser.
+    """Returns XML with its most common faults repaired. The parser may still refuse it.
 
     The faults: HTML entities, a bare `&`, control characters, undeclared prefixes, a missing last `>`.
     """
@@ -139,7 +143,7 @@ _SHA_DIGITS = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file in a list. `fingerprint` changes when the file changes, as far as the list shows it."""
+    """A file in a list. `fingerprint` changes when the file changes, if the list shows that change."""
 
     url: str
     path: str
@@ -168,7 +172,7 @@ class Listing:
 
 
 class _Skipped(list[str]):
-    """Reasons why entries were left out. SourceBroken if they are more than MAX_ENTRIES: a page may have millions."""
+    """Reasons why entries were left out. SourceBroken if there are more than MAX_ENTRIES: a page may have millions."""
 
     def append(self, why: str, /) -> None:
         super().append(why)
@@ -177,7 +181,7 @@ class _Skipped(list[str]):
 
 
 def unique(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns one entry for each URL, the last one. SourceBroken as soon as there are more than MAX_ENTRIES."""
+    """Returns one entry for each URL: the last one. SourceBroken as soon as there are more than MAX_ENTRIES."""
     by_url: dict[str, Entry] = {}
     for entry in entries:
         by_url[entry.url] = entry
@@ -217,7 +221,7 @@ def entry_at(
 
 
 def resolved(base: str, link: str) -> str | None:
-    """Returns the link as a full URL; None if that is not valid."""
+    """Returns the link as a full URL. None if that URL would not be valid."""
     if len(link) > LONGEST_URL:
         return None
     try:
@@ -238,7 +242,7 @@ def plain_name(value: object) -> str:
 
 
 def sha256_in(text: object) -> str | None:
-    """Returns the SHA-256 from `sha256:…` or 64 hexadecimal digits; None if the text is neither."""
+    """Returns the SHA-256 in a text that is `sha256:…` or 64 hexadecimal digits. None for any other text."""
     found = str(text or "").strip().lower().removeprefix("sha256:")
     return found if len(found) == 64 and set(found) <= _SHA_DIGITS else None
 
@@ -259,7 +263,7 @@ _SIGNATURE = "-----BEGIN PGP SIGNATURE-----"
 def _lines(text: str) -> list[str]:
     """Returns the lines of the list, or those inside a PGP clear-signed message. The signature is not verified.
 
-    If the lines are too many, the last one has all the rest: `from_sums` refuses such lists."""
+    If there are too many lines, the last one contains all the rest. `from_sums` refuses such lists."""
     lines = [line.rstrip("\r") for line in text.split("\n", _MOST_LINES)]
     if not lines or lines[0].strip() != _SIGNED:
         return lines
@@ -274,7 +278,7 @@ def looks_like_sums(text: str) -> bool:
 
 
 def from_sums(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
-    """Yields the entries of a checksum list. A SHA-256 is verified by the download; others only show changes."""
+    """Yields the entries of a checksum list. The download verifies a SHA-256. Other checksums only show changes."""
     if text.count("\n") > _MOST_LINES:
         raise SourceBroken(f"the checksum list has more than {_MOST_LINES} lines: split it")
     for number, line in enumerate(_lines(text), 1):
@@ -301,7 +305,7 @@ _MOST_OBJECTS = 100 * MAX_ENTRIES
 
 
 def from_json(text: str, base: str) -> Listing:
-    """Returns the files of a JSON list, without entries that cannot be read. SourceBroken if none can be read."""
+    """Returns the files of a JSON list, without entries that cannot be read. SourceBroken if no entry can be read."""
     skipped = _Skipped()
 
     def entries() -> Iterator[Entry]:
@@ -353,7 +357,7 @@ def _files(listed: Any) -> Iterator[Any]:
 
 
 def _release_asset(asset: Any) -> Any:
-    """Returns an asset of a GitHub release with the URL of its file: its own `url` leads to a description."""
+    """Returns an asset of a GitHub release with the URL of its file. The asset's own `url` leads to a description."""
     if not isinstance(asset, Mapping) or "browser_download_url" not in asset:
         return asset
     return {**asset, "url": asset["browser_download_url"]}
@@ -527,9 +531,9 @@ def _limited_tree() -> TreeBuilder:
 
 
 def below(element: Element, stop: str) -> Iterator[Element]:
-    """Yields all elements below this one, in order, except those inside an element with the name `stop`.
+    """Yields all elements below this one, in order. Leaves out what is inside an element with the name `stop`.
 
-    So an element inside several elements of that name is not visited once for each of them.
+    So if elements of that name contain each other, nothing is visited several times.
     """
     waiting = list(reversed(element))
     while waiting:
@@ -540,7 +544,7 @@ def below(element: Element, stop: str) -> Iterator[Element]:
 
 
 def local(element: Element) -> str:
-    """Returns the element's name without its namespace: feeds use the right one, an old one, or none."""
+    """Returns the element's name without its namespace. Feeds use the right namespace, an old one, or none."""
     return str(element.tag).rsplit("}", 1)[-1]
 
 
@@ -559,7 +563,10 @@ ROOTS = {
 
 
 def from_xml(text: str, base: str, wanted: str) -> Listing:
-    """Returns the files of RSS (podcasts too), Atom, S3 listings or sitemaps. SourceBroken if it is not `wanted`."""
+    """Returns the files of RSS (podcasts too), Atom, S3 listings or sitemaps. SourceBroken if it has another format.
+
+    `wanted`: the format, or `auto` for any of these.
+    """
     root = parsed(text)
     name = local(root).lower()
     found = ROOTS.get(name)
@@ -579,7 +586,7 @@ def from_xml(text: str, base: str, wanted: str) -> Listing:
 
 
 def _text(element: Element, *names: str) -> str:
-    """Returns the text of the first of these children that has one; empty if none has."""
+    """Returns the text of the first of these children that has a text. Empty if none of them has one."""
     found: dict[str, str] = {}
     for child in element:
         if text := (child.text or "").strip()[:_LONGEST_TEXT]:
@@ -607,7 +614,10 @@ def _rss(root: Element, base: str, skipped: list[str]) -> Iterator[tuple[Entry, 
 
 
 def _enclosures(item: Element) -> list[tuple[str, str | None]]:
-    """Returns (URL, length) of an RSS item's files: enclosures, links with rel="enclosure", otherwise Media RSS."""
+    """Returns (URL, length) of an RSS item's files.
+
+    These are its enclosures and its links with rel="enclosure". If there are none, its Media RSS files.
+    """
     found = [(child.get("url"), child.get("length")) for child in item if local(child).lower() == "enclosure"]
     linked = [child for child in item if local(child).lower() == "link" and child.get("rel") == "enclosure"]
     found += [(child.get("href"), child.get("length")) for child in linked]
@@ -618,7 +628,7 @@ def _enclosures(item: Element) -> list[tuple[str, str | None]]:
 
 
 def _page(item: Element) -> str:
-    """Returns the URL of an RSS item: its link, or its guid unless it is marked as no permalink."""
+    """Returns the URL of an RSS item: its link, or else its guid, unless the guid is marked as no permalink."""
     hrefs = (child.get("href") for child in item if local(child).lower() == "link" and child.get("rel") is None)
     link = _text(item, "link") or next((href for href in hrefs if href), "")
     guid = next((child for child in item if local(child).lower() == "guid"), None)
@@ -744,7 +754,7 @@ def path_matches(path: str, globs: Sequence[str], name: str | None = None) -> bo
 
 
 def _placed(entry: Entry, template: str) -> Entry:
-    """Returns the entry with the path that the template makes; unchanged if that is not a valid path."""
+    """Returns the entry with the path that the template makes. Returns it unchanged if that path is not valid."""
     stem, ext = posixpath.splitext(entry.name)
     date = _date(entry.published)
     values = {
@@ -778,7 +788,7 @@ _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 
 
 def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") -> Listing:
-    """Returns the files that a source lists. SourceBroken if it has no known format, or not the given one."""
+    """Returns the files that a source lists. SourceBroken if its format is not known, or is not the given `format`."""
     text = decoded(_unpacked(body), content_type)
     kind = _kind(text, content_type) if format == "auto" else format
     if kind in _XML:
@@ -798,7 +808,7 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
 
 
 def _unpacked(body: bytes) -> bytes:
-    """Returns the body, unpacked if it is gzip: sitemaps are often stored as .xml.gz, and no header says so."""
+    """Returns the body, unpacked if it is gzip. Sitemaps are often stored as .xml.gz, and no header says so."""
     if not body.startswith(b"\x1f\x8b"):
         return body
     try:

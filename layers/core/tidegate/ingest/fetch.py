@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """Limits of a download, for the sake of its host; None, or a delay of 0, is no limit.
+    """Limits of a download, for the sake of its host. None means no limit, and so does a delay of 0.
 
     The operator's limits for hosts apply as well.
     """
@@ -67,7 +67,7 @@ class Pacer:
     def __init__(
         self, politeness: Politeness, wait: Callable[[float], object], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """`wait` sleeps that many seconds, or raises if the download must stop."""
+        """`wait` sleeps for the given number of seconds, or raises an error if the download must stop."""
         self._politeness = politeness
         self._wait = wait
         self._monotonic = monotonic
@@ -131,9 +131,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Fetched content: in `small` if it fits into one part, else in `upload`, as (key, upload id).
+    """Fetched content. It is in `small` if it fits into one part, else in `upload`, as (key, upload id).
 
-    Without a `digest`, the content has to be read from S3 for it.
+    If `digest` is None, the content has to be read from S3 to get its SHA-256.
     """
 
     size: int
@@ -152,7 +152,7 @@ _CHUNK = 256 * 1024
 
 
 class SourceChanged(UpstreamError):
-    """The source sent another version of the file than before, or not the requested bytes."""
+    """The source sent another version of the file than before, or did not send the requested bytes."""
 
 
 class Ranged(AbstractContextManager[Stream]):
@@ -191,10 +191,10 @@ class Ranged(AbstractContextManager[Stream]):
 
 
 def chunks_until_break(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
-    """Yields the chunks of a stream. If the connection breaks, they just end, unless the size is unknown.
+    """Yields the chunks of a stream. If the connection breaks, the chunks end without an error, if the size is known.
 
-    The caller then sees how many bytes are missing. SourceChanged as soon as more than `most` bytes come; None: any
-    number.
+    The caller then sees how many bytes are missing. If the size is not known, the error is raised. SourceChanged as
+    soon as more than `most` bytes come; None allows any number.
     """
     got = 0
     try:
@@ -248,7 +248,7 @@ class UnfinishedStore:
         return _from(item) if item else None
 
     def begin(self, request: Request, begun: Unfinished) -> Unfinished:
-        """Stores `begun`, unless another run of the same step was first. Returns the stored one, to continue."""
+        """Stores `begun`, unless another run of the same step was first. Returns the record that is stored then."""
         key = keys.unfinished(request.project_id, request.request_id)
         item = key | asdict(begun) | {"expires_at": int(self._clock().timestamp()) + _KEPT_SECONDS}
         try:
@@ -258,7 +258,7 @@ class UnfinishedStore:
         return begun
 
     def forget(self, request: Request, begun: Unfinished) -> None:
-        """Deletes the record of this download; that of a newer one stays."""
+        """Deletes the record of this download. If a newer download has stored a record, that one stays."""
         key = keys.unfinished(request.project_id, request.request_id)
         try:
             self._table.write(delete(key, "#upload_id = :mine", mine=begun.upload_id))
@@ -397,7 +397,7 @@ _MOST_FAILURES = 2
 
 @dataclass(slots=True)
 class Address:
-    """A URL of the file. `source` is what this URL says of it: mirrors may have different ETags for one file."""
+    """A URL of the file. `source` is what this URL says of the file: mirrors may have different ETags for one file."""
 
     url: str
     source: Source
@@ -405,7 +405,7 @@ class Address:
 
 
 class Mirrors:
-    """The URLs from which a file's parts are fetched: the first one, and mirrors that have the same version."""
+    """The URLs from which a file's parts are fetched: the first one, and mirrors with the same version of the file."""
 
     def __init__(self, run: FetchRun, url: str, source: Source, *, rests: bool = False) -> None:
         """`rests`: the host of `url` asked for a pause, so only mirrors may be used."""
@@ -440,7 +440,7 @@ class Mirrors:
         address.failures = 0
 
     def leave_out(self, address: Address, error: FetchError) -> bool:
-        """Counts a failure of an address. True if it was removed, so that another one can be used at once."""
+        """Counts a failure of an address. Returns whether it was removed, so that another one can be used at once."""
         with self._lock:
             address.failures += 1
             changed = isinstance(error, SourceChanged)
@@ -457,7 +457,7 @@ class Mirrors:
 def _agree(one: Source, other: Source) -> bool:
     """Whether two URLs have the same version: the same size, and the same ETag or Last-Modified.
 
-    Mirrors often keep the time, but have other ETags.
+    Mirrors often have the same Last-Modified, but other ETags.
     """
     same_etag = one.strong_etag is not None and one.strong_etag == other.strong_etag
     same_time = one.last_modified is not None and one.last_modified == other.last_modified
@@ -543,7 +543,10 @@ def _rest(run: FetchRun, source: Source, got: int) -> AbstractContextManager[Str
 
 
 def _after_known(run: FetchRun, source: Source, stream: Stream, got: int) -> Iterator[bytes]:
-    """Yields the bytes after the first `got` of a source that sends everything again, and checks the first ones."""
+    """Yields the bytes after the first `got`, from a source that sends the whole file again.
+
+    SourceChanged if the first `got` bytes are not the same as before.
+    """
     stream.raise_for_status()
     again, left = hashlib.sha256(), got
     for chunk in chunks_until_break(stream, source, source.size):
@@ -572,7 +575,10 @@ _HASHED_PER_SECOND = 50 * 1024 * 1024
 
 
 def _probed(run: FetchRun, source: Source) -> Source:
-    """Returns the source, with `ranges` set if it answers a range: not every server that can send ranges says so."""
+    """Returns the source, with `ranges` set if it answers a request for a range.
+
+    Not every server that can send ranges says so.
+    """
     size = source.size
     if source.ranges or size is None or size < model.PARALLEL_FROM or not source.validated:
         return source
@@ -702,7 +708,7 @@ def _pause_after(run: FetchRun, error: FetchError, failures: int) -> None:
 
 
 def fetch(ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, seconds: float) -> Fetched | None:
-    """Fetches the file. Returns what was fetched; None if the time is over and another call must continue."""
+    """Fetches the file. Returns what was fetched. None if the time is over and another call must continue."""
     until = ingest.monotonic() + seconds
     begun = ingest.unfinished.get(wanted.request)
     if begun:

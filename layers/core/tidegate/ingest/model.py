@@ -90,18 +90,19 @@ def part_count(size: int) -> int:
 
 
 def range_of(headers: Mapping[str, str]) -> tuple[int, int] | None:
-    """Returns (first byte, last byte) from the headers of a 206 answer; None if they do not say it."""
+    """Returns (first byte, last byte) from the headers of a 206 answer. None if the headers do not have them."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     first, last = (whole_number(found[1]), whole_number(found[2])) if found else (None, None)
     return None if first is None or last is None else (first, last)
 
 
 def total_of(headers: Mapping[str, str]) -> int | None:
-    """Returns the size of the whole file from the headers of a 206 answer; None if they do not say it."""
+    """Returns the size of the whole file from the headers of a 206 answer. None if the headers do not have it."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     return whole_number(found[3]) if found else None
 
 
 def ingested_object(project_id: str, request_id: str) -> str:
-    """Returns a new key for the object that one run writes. It is partly random: a late run overwrites nothing."""
+    """Returns a new key for the object that one run writes. The key is partly random, so a late run overwrites
+    nothing."""
     return f"content/{project_id}/{request_id}-{token_hex(8)}"

@@ -84,7 +84,7 @@ OnDelete = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """How a source is read, which of its files are chosen, and their paths in the library."""
+    """How a source is read, which of its files are chosen, and which paths they get in the library."""
 
     format: Format = "auto"
     include: Globs = ()
@@ -297,7 +297,11 @@ class Subscription(Schedule):
 
     @property
     def known_etag(self) -> str | None:
-        """The ETag to send with the next scan; None after a failed download, because a 304 would hide its entry."""
+        """The ETag to send with the next scan; None: send none.
+
+        After a failed download no ETag is sent. With one, the source may answer 304, and the scan would not see the
+        entry.
+        """
         return self.etag if self.failures == self.etag_failures else None
 
     @property
@@ -319,7 +323,8 @@ class FileVersion(NamedTuple):
     def differs(self, other: FileVersion) -> bool | None:
         """Whether the other version differs; None if they have no header in common.
 
-        The date counts only without an ETag: several servers of one file may have stored it at different times.
+        The date counts only if one of them has no ETag. Several servers of one file may have stored it at different
+        times.
         """
         names = ("etag", "length") if self.etag and other.etag else self._fields
         both = ((getattr(self, name), getattr(other, name)) for name in names)
@@ -344,9 +349,10 @@ def version_of(headers: Mapping[str, str]) -> FileVersion:
 
 
 class SeenEntry(NamedTuple):
-    """What is stored of an entry of a list: the fingerprint with which it was queued last.
+    """What is stored of an entry of a list. `fingerprint`: the one with which the entry was queued last.
 
-    After a failed download: the fingerprint that failed, how often, and the scan from which on it is queued `again`.
+    After a failed download: `failed` is the fingerprint that failed, and `failures` says how often. Scans do not queue
+    it again before the scan with the number `again`.
     """
 
     fingerprint: str
@@ -366,11 +372,11 @@ class SeenEntry(NamedTuple):
     app_id: int | None = None
 
     def is_queued(self, entry: Entry) -> bool:
-        """Whether this version of the entry, as far as the list shows it, was queued and has not failed."""
+        """Whether this version of the entry was queued and has not failed, as far as the list shows versions."""
         return bool(self.fingerprint) and entry.fingerprint in (self.fingerprint, self.listed)
 
     def puts_off(self, entry: Entry, scan: int) -> bool:
-        """Whether this version of the entry has failed and is queued again only by a later scan."""
+        """Whether this version of the entry has failed, and only a scan after `scan` will queue it again."""
         return not self.fingerprint and entry.fingerprint in (self.failed, self.listed) and scan < self.again
 
 
@@ -449,7 +455,7 @@ class SubscriptionStore(Store):
         return {item["url"]: _seen(item) for item in items}
 
     def mark_gone(self, subscription: Subscription, url: str, at: int | None) -> None:
-        """Stores the time since which the source no longer lists an entry; None: it lists it again."""
+        """Stores since when the source no longer lists an entry. `at` is None if the source lists the entry again."""
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
         sets = None if at is None else {"gone_at": at}
         self._table.try_write(update(key, sets, removes=("gone_at",) if at is None else ()))
@@ -474,7 +480,8 @@ class SubscriptionStore(Store):
     def seen_writes(self, subscription: Subscription, entry: Entry, listed: str | None = None) -> Writes:
         """Returns the writes that mark an entry as queued, for the transaction that queues its download.
 
-        They fail if the subscription was deleted. `listed`: the fingerprint in the list, if the entry has another.
+        They fail if the subscription was deleted. `listed`: the fingerprint in the list, if that is not the entry's
+        own.
         """
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
@@ -499,10 +506,10 @@ class SubscriptionStore(Store):
     def forget_writes(
         self, project_id: str, subscription_id: str, url: str, fingerprint: str | None, *, failed: bool
     ) -> Writes:
-        """Returns the writes that make the next scan send no ETag and queue an entry again.
+        """Returns the writes after which the next scan sends no ETag and queues an entry again.
 
-        If its download `failed`, scans by schedule queue it again only after 1, 2, 4 … scans: the link may be dead.
-        Returns none if another download of the URL was queued since.
+        If the entry's download `failed`, scans by schedule queue it again only after 1, 2, 4 … scans, because the link
+        may be dead. Returns no writes if another download of the URL was queued since.
         """
         subscription = self.get(project_id, subscription_id)
         if subscription is None or subscription.status == DELETING:
@@ -523,7 +530,7 @@ class SubscriptionStore(Store):
         return [update(key, sets, removes=removes, condition=same, mine=fingerprint), counted]
 
     def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
-        """Returns the writes for the retry of a failed download: its entry counts as queued, so no scan queues it."""
+        """Returns the writes for the retry of a failed download. Its entry counts as queued, so no scan queues it."""
         key = keys.manifest_entry(project_id, subscription_id, url)
         if _seen(self._table.get(key, consistent=True) or {}).failed != fingerprint:
             return []
@@ -531,7 +538,7 @@ class SubscriptionStore(Store):
         return [update(key, {"fingerprint": fingerprint}, removes=_FAILURE, condition=same, mine=fingerprint)]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
-        """Marks a subscription as being deleted and as due: compensation continues until its records are deleted."""
+        """Marks a subscription as being deleted and as due. Compensation continues until its records are deleted."""
         due = keys.due(subscription_id, now, "subscription")
         key = keys.subscription(project_id, subscription_id)
         return self._table.try_write(update(key, {"status": DELETING} | due), audit_write(line))

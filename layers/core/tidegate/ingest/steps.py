@@ -108,7 +108,9 @@ def _saved_some(ingest: Ingest, attempt: tuple[str, str, int]) -> bool:
 
 
 def _discard(ingest: Ingest, request: Request) -> None:
-    """Deletes what a cancelled request stored. Other requests may be resumed or retried, and keep their parts."""
+    """Deletes what a cancelled request stored.
+
+    Other requests keep their parts, because they may be resumed or retried."""
     if request.status == CANCELLED and request.type in _DISCARDS:
         _DISCARDS[request.type](ingest, request)
 
@@ -179,7 +181,9 @@ def forget_digest(ingest: Ingest, request: Request) -> None:
 
 
 def _source(ingest: Ingest, step: Step, file: File, url: str) -> str:
-    """Compares the file with its source: `same`, `changed`, `gone`, or `unknown` without a size and an ETag."""
+    """Compares the file with its source. Returns `same`, `changed`, `gone` or `unknown`.
+
+    It is `unknown` if the source tells neither a size nor an ETag."""
     project_id = step.request.project_id
     name = step.request.payload.get("credentials")
     credential = ingest.credentials.get(project_id, str(name)) if name else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_url(ingest: Ingest, project_id: str, *urls: str) -> bool:
-    """Raises UrlNotAllowed if the project may not fetch one of the URLs. Returns its `allow_private_urls`."""
+    """Raises UrlNotAllowed if the project may not fetch one of the URLs. Returns the project's `allow_private_urls`."""
     allow_private = ingest.projects.get(project_id).allow_private_urls
     refused = ingest.http.refused_urls(urls, allow_private=allow_private, project_id=project_id)
     if refused:
@@ -48,8 +48,8 @@ def download(
 ) -> tuple[File, Request]:
     """Creates a file and the request that fetches it, and returns both.
 
-    `fingerprint`: that of the list's entry, if a scan found the URL. `compared`: later scans will ask the server if the
-    file has changed.
+    `fingerprint`: that of the entry, if a scan found the URL in a list. `compared`: later scans will ask the server if
+    the file has changed.
     """
     check_url(ingest, project_id, source_url, *mirrors)
     payload = {
@@ -242,7 +242,7 @@ def _with_file(
 
 
 def _channel(ingest: Ingest, channel: str | None, credentials: object) -> str:
-    """Returns the given channel, after checking that it exists; without one, the default channel."""
+    """Returns the given channel, after checking that it exists. If `channel` is None, returns the default channel."""
     if channel:
         ingest.queue.channels.require(channel)
         return channel
@@ -250,7 +250,7 @@ def _channel(ingest: Ingest, channel: str | None, credentials: object) -> str:
 
 
 def subscription_of(ingest: Ingest, project_id: str, subscription_id: str) -> Subscription:
-    """Returns the subscription. RecordNotFound if there is none, or if it is being deleted."""
+    """Returns the subscription. RecordNotFound if there is no such subscription, or if it is being deleted."""
     found = ingest.store.get(project_id, subscription_id)
     if found is None or found.status == DELETING:
         raise RecordNotFound(f"this project has no subscription with the id {subscription_id}")

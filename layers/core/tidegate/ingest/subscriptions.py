@@ -91,7 +91,7 @@ def change(
     revision: int | None = None,
     who: str,
 ) -> Subscription:
-    """Changes fields of a subscription; the value None removes one. Conflict if `revision` is given and is old."""
+    """Changes fields of a subscription. None removes a field. Conflict if `revision` is given and outdated."""
     old = subscription_of(ingest, project_id, subscription_id)
     check_revision(old, revision, "subscription")
     if "source_url" in changes:
@@ -127,7 +127,7 @@ def preview(ingest: Ingest, project_id: str, url: str, selection: Selection) -> 
 
 
 class Plan(NamedTuple):
-    """The URLs that a scan would find new, changed or gone, as far as the list shows it."""
+    """The URLs that a scan would find new, changed or gone, if only the list is compared."""
 
     new: set[str]
     changed: set[str]
@@ -146,7 +146,7 @@ def plan_of(ingest: Ingest, project_id: str, subscription_id: str, found: Source
 def scan_now(
     ingest: Ingest, project_id: str, subscription_id: str, who: str, confirm_trash: int | None = None
 ) -> Request:
-    """Queues a scan now and returns it. `confirm_trash`: how many vanished files it may put into the trash."""
+    """Queues a scan now and returns its request. `confirm_trash`: how many vanished files may go into the trash."""
     subscription_of(ingest, project_id, subscription_id)
     return scan(ingest, project_id, subscription_id, priority=BY_HAND, who=who, confirm_trash=confirm_trash)
 
@@ -166,7 +166,7 @@ def runs(
 
 
 def delete(ingest: Ingest, project_id: str, subscription_id: str, who: str) -> None:
-    """Deletes a subscription and cancels its requests. If they are many, compensation does the rest."""
+    """Deletes a subscription and cancels its requests. If there are many requests, compensation does the rest."""
     subscription_of(ingest, project_id, subscription_id)
     now = ingest.clock()
     line = act(project_id, subscription_id, now, who, "subscription.delete")
@@ -182,7 +182,8 @@ def delete(ingest: Ingest, project_id: str, subscription_id: str, who: str) -> N
 def finish_delete(ingest: Ingest, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
     """Cancels the open requests of a deleted subscription, then deletes its records. Idempotent.
 
-    Stops after DELETE_SECONDS. The subscription stays due until its records are deleted: compensation calls this again.
+    Stops after DELETE_SECONDS. The subscription stays due until its records are deleted, so that compensation calls
+    this again.
     """
     until = ingest.monotonic() + DELETE_SECONDS
     left = _open_requests(ingest, project_id, subscription_id)
@@ -318,7 +319,10 @@ MOST_GONE, MOST_GONE_PERCENT = 10, 20
 def _follow_deletions(
     ingest: Ingest, step: Step, subscription: Subscription, found: SourceList, seen: Mapping[str, SeenEntry]
 ) -> dict[str, Any]:
-    """Marks entries that are gone, and deletes the files of entries gone for long. Returns notes for the result."""
+    """Marks entries that are gone, and deletes the files of entries that have been gone for long.
+
+    Returns notes for the result of the scan.
+    """
     now = int(ingest.clock().timestamp())
     follows = subscription.on_delete == "trash"
     back = [url for url, entry in seen.items() if entry.gone_at and (url in found.urls or not follows)]
@@ -345,16 +349,17 @@ def _follow_deletions(
 
 
 def gone_of(found: SourceList, seen: Mapping[str, SeenEntry]) -> dict[str, SeenEntry]:
-    """Returns the entries that were listed before and are not now, by URL.
+    """Returns the entries that were listed before and are not listed now, by URL.
 
-    Leaves out entries in folders that are no longer read. Empty if a folder could not be read: its files may be there.
+    Leaves out entries in folders that are no longer read. Empty if a folder could not be read, because the missing
+    files may be there.
     """
     gone = {url: entry for url, entry in seen.items() if url not in found.urls} if found.complete else {}
     return {url: entry for url, entry in gone.items() if not url.startswith(found.unread)}
 
 
 def _held_back(fresh: Sequence[str], known: int, found: SourceList, confirmed: object) -> str | None:
-    """Returns why vanished files are not put into the trash; None if they are."""
+    """Returns why vanished files are not put into the trash. None if they are put there."""
     if not found.urls:
         return "the source lists nothing at all"
     many = len(fresh) > max(MOST_GONE, known * MOST_GONE_PERCENT // 100)
@@ -371,7 +376,10 @@ def _held_back(fresh: Sequence[str], known: int, found: SourceList, confirmed: o
 
 
 def _delete_gone(ingest: Ingest, step: Step, subscription: Subscription, url: str, entry: SeenEntry) -> bool:
-    """Deletes the files that this subscription fetched from a URL. False if one is in use: a later scan tries again."""
+    """Deletes the files that this subscription fetched from a URL.
+
+    False if one of them is in use: a later scan then tries again.
+    """
     step.heartbeat({})
     biz_id = subscription.biz_id if entry.biz_id is None else entry.biz_id
     app_id = subscription.app_id if entry.app_id is None else entry.app_id
@@ -532,7 +540,7 @@ def _queue_all(
 def _queue(
     ingest: Ingest, step: Step, subscription: Subscription, entry: Entry, lane: int, compared: _Comparison
 ) -> bool:
-    """Queues the download of an entry. False if its URL may not be fetched; the scan then goes on with the others."""
+    """Queues the download of an entry. False if its URL may not be fetched."""
     announced = Announcement(
         subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
     )
@@ -560,7 +568,10 @@ def _queue(
 
 
 def _again_or_gone(ingest: Ingest, subscription: Subscription, error: Conflict) -> None:
-    """Raises LeaseLost if the subscription was deleted. If not, an earlier run of this scan has queued the entry."""
+    """Raises LeaseLost if the subscription was deleted.
+
+    Otherwise an earlier run of this scan has queued the entry, and nothing is left to do.
+    """
     present = ingest.store.get(subscription.project_id, subscription.subscription_id)
     if present is None or present.status == DELETING:
         raise LeaseLost("the subscription was deleted") from error
