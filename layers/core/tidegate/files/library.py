@@ -32,7 +32,7 @@ from tidegate.projects.audit import SYSTEM, act
 
 
 class Content(NamedTuple):
-    """A stored content. `pieces_sha256` and `blocks_sha256` are digests of its lists; None for small content."""
+    """A stored content. `pieces_sha256` and `blocks_sha256` are digests of its two lists; None for small content."""
 
     state: str
     size: int
@@ -46,10 +46,10 @@ class Content(NamedTuple):
 
 
 def content_state(item: Mapping[str, Any]) -> str:
-    """Returns the state of a content record; `failed` if it should be coming, but no ingest fetches it any more.
+    """Returns the state of a content record. A `coming` content that no ingest fetches any more is `failed`.
 
-    `bringing` has the files whose ingests fetch it; DynamoDB removes the attribute with its last member. Older versions
-    stored only one of these files, as `brought_by`.
+    `bringing` has the files whose ingests fetch the content. DynamoDB removes the attribute with its last member. Older
+    versions stored only one of these files, as `brought_by`.
     """
     is_lost = item["state"] == COMING and not item.get("bringing") and "brought_by" not in item
     return FAILED if is_lost else str(item["state"])
@@ -69,9 +69,9 @@ class ContentStore(Store):
         return _content(project_id, signature, item) if item else None
 
     def use(self, project_id: str, signature: str, until: float) -> Content | None:
-        """Protects a content against deletion until `until`, or a later time set before, and returns it.
+        """Protects a content against deletion until `until`, and returns it. None if there is no such content.
 
-        None if there is no such content.
+        If a later time was set before, that one stays.
         """
         later = "attribute_exists(#pk) AND (attribute_not_exists(#used_until) OR #used_until < :until)"
         key, until = keys.content(project_id, signature), int(until)
@@ -90,7 +90,7 @@ class ContentStore(Store):
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
-        """Stores that the object with this ETag was read and has this signature. Store its lists first."""
+        """Stores that the object with this ETag was read and has this signature. Store the content's lists first."""
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}
@@ -118,10 +118,10 @@ def discard_upload(objects: UploadBucket, uploads: OpenUploads, upload: File | O
 
 
 def delete_uploaded(objects: UploadBucket, uploads: OpenUploads, project_id: str, key: str, now: datetime) -> None:
-    """Deletes an uploaded object, so that its presigned URL cannot bring it back in a project with a quota of bytes.
+    """Deletes an uploaded object, so that its presigned URL cannot bring it back.
 
-    While the URL is valid, an empty object takes its place: the URL's PUT has `If-None-Match: *`, so S3 refuses it. The
-    daily sweep deletes the empty object.
+    If the project has a quota of bytes, an empty object takes its place while the URL is valid. The URL's PUT has
+    `If-None-Match: *`, so S3 then refuses it. The daily sweep deletes the empty object.
     """
     if may_be_put_again(key, now) and uploads.are_limited(project_id):
         objects.put(key, b"")
@@ -162,7 +162,7 @@ class PresignedUrl:
 def new_file(
     project_id: str, announced: Announcement, state: str, now: datetime, *, file_id: str | None = None
 ) -> File:
-    """Returns the record of a new file in this state; nothing is stored."""
+    """Returns the record of a new file in this state. Stores nothing."""
     return File(
         file_id=file_id or new_id("file", now),
         project_id=project_id,
@@ -199,7 +199,7 @@ class Library:
         limit: int,
         cursor: str | None,
     ) -> Listed[File]:
-        """Returns files of the project, newest first. None matches every value."""
+        """Returns files of the project, newest first. A filter that is None matches every value."""
         if biz_id is not None and app_id is not None and file_path is not None:
             return self._store.find(project_id, (biz_id, app_id, file_path), limit, cursor)
         wanted = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}

@@ -38,9 +38,9 @@ SLOWEST_READING = 32 * MIB
 
 
 def upload_kept_seconds(*, in_parts: bool) -> int:
-    """Returns after how many seconds an upload that is not completed is removed.
+    """Returns the seconds after which an upload that is not completed is removed.
 
-    Its record is removed by the table's TTL, its object by the sweep.
+    The table's TTL removes the upload's record, and the sweep removes its object.
     """
     return 2 * _DAY if not in_parts else PARTS_SECONDS + 2 * _DAY
 
@@ -107,7 +107,7 @@ FileSize = Annotated[int, F(ge=0, le=5 * 1024**4)]
 
 
 def name_of(path: str) -> str:
-    """Returns the last part of a path; `file` if it has none."""
+    """Returns the last part of a path. Returns `file` if the path has no such part."""
     return path.rstrip("/").rsplit("/", 1)[-1] or "file"
 
 
@@ -146,7 +146,7 @@ def part_count(size: int, part_size: int) -> int:
 
 
 def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
-    """Returns headers that the PUT of an upload must have: they are signed, so S3 refuses other content or sizes."""
+    """Returns headers that the PUT of an upload must have. They are signed, so S3 refuses other content or sizes."""
     headers = {"If-None-Match": "*"}
     if size is not None:
         headers["Content-Length"] = str(size)
@@ -156,7 +156,7 @@ def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
 
 
 def content_object(project_id: str, signature: str) -> str:
-    """Returns the object key of content whose record has none: small content that an earlier version fetched."""
+    """Returns the object key of content whose record names no object: small content that an earlier version fetched."""
     return f"content/{project_id}/{signature}"
 
 

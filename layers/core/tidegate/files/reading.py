@@ -43,7 +43,7 @@ class BlockDigests:
     """Makes the list of a file's blocks. Call `update` with the whole file in order, in chunks of any length."""
 
     def __init__(self, piece_size: int, entries: bytes = b"") -> None:
-        """`entries`: the list of the blocks that were read before; `update` continues with the next block."""
+        """`entries`: the list of the blocks that were read before. Give `update` the bytes after these blocks."""
         self._size = piece_size // BLOCKS_A_PIECE
         self._entries = [entries]
         self._block = bytearray()
@@ -63,7 +63,7 @@ class BlockDigests:
         self._block.clear()
 
     def finish(self) -> bytes:
-        """Returns the list of all bytes so far. More may follow if they end with a whole block."""
+        """Returns the list of all blocks so far. After that, call `update` only if the last block was whole."""
         if self._block:
             self._close()
         return b"".join(self._entries)
@@ -94,7 +94,11 @@ _MOST_PIECES = 4096
 
 
 def piece_size(size: int) -> int:
-    """Returns the power of two from 1 to 16 MiB that gives 256 to 512 pieces; more for files above 64 GiB."""
+    """Returns the size of a piece, a power of two: 1 MiB for small files, up to 16 MiB for large ones.
+
+    Files from 256 MiB to 8 GiB have 256 to 512 pieces. For files above 64 GiB the pieces are larger than 16 MiB, so
+    that there are at most 4,096.
+    """
     wanted = _power_of_two(-(-size // _WANTED_PIECES))
     needed = _power_of_two(-(-size // _MOST_PIECES))
     return max(needed, min(LARGEST_PIECE, max(SMALLEST_PIECE, wanted)))
@@ -138,7 +142,7 @@ class PieceDigests:
     """Makes the lists of a file's pieces and blocks. Call `update` with the whole file in order, in any chunks."""
 
     def __init__(self, size: int, digests: bytes = b"", blocks: bytes = b"") -> None:
-        """`digests` and `blocks`: the lists of the pieces read before; `update` continues with the next piece."""
+        """`digests`, `blocks`: the lists of the pieces read before. Give `update` the bytes after these pieces."""
         self.piece_size = piece_size(size)
         self._digests = [digests]
         self._hashed = hashlib.sha256()
@@ -165,7 +169,7 @@ class PieceDigests:
         return self._room == self.piece_size
 
     def finish(self) -> PieceList:
-        """Returns the lists of all bytes so far. More may follow if they end with a whole piece."""
+        """Returns the lists of all bytes so far. After that, call `update` only if the last piece was whole."""
         if not self.between_pieces:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())
@@ -202,7 +206,7 @@ def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = la
 
 
 def fault_of(file: File, size: int, signature: str) -> str | None:
-    """Returns how the content differs from what was announced; None if it does not."""
+    """Returns how the content differs from what was announced. None if it does not differ."""
     if file.size is not None and file.size != size:
         return f"the content has {size} bytes, but {file.size} were announced"
     if file.signature is not None and file.signature != signature:
@@ -213,7 +217,10 @@ def fault_of(file: File, size: int, signature: str) -> str | None:
 def in_order(
     bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse, first: int = 0
 ) -> Generator[tuple[int, bytes]]:
-    """Yields (offset of the range's end, the range) in order, from byte `first` on. Reads ranges in parallel."""
+    """Yields (offset of the range's end, bytes of the range) in order, from byte `first` on.
+
+    Reads several ranges in parallel.
+    """
 
     def read(start: int) -> bytes:
         last = min(start + RANGE, found.size) - 1
@@ -269,7 +276,10 @@ class RunningDigests:
         return Checked(self.found.size, self.found.etag, self._hashed.hexdigest(), lists)
 
     def save(self) -> bytes | None:
-        """Returns the state for `restore`: a line of JSON, then the lists (2.5 MB at most). None within a piece."""
+        """Returns the state for `restore`: a line of JSON, then the lists (2.5 MB at most).
+
+        None if the bytes so far end within a piece: the state cannot be saved there.
+        """
         if self._pieces and not self._pieces.between_pieces:
             return None
         head = {
@@ -283,7 +293,10 @@ class RunningDigests:
 
     @classmethod
     def restore(cls, data: bytes, *, pieces: bool) -> RunningDigests:
-        """Returns the saved digests, with `found` as it was then. ValueError, KeyError or TypeError if malformed."""
+        """Returns the saved digests. Their `found` is the object as it was when they were saved.
+
+        ValueError, KeyError or TypeError if `data` is malformed.
+        """
         line, _, lists = data.partition(b"\n")
         head = json.loads(line)
         restored = cls(StoredObject(int(head["size"]), str(head["etag"])), pieces=pieces)
@@ -342,7 +355,7 @@ class TurnReader:
         self._present: set[str] = set()
 
     def check(self, key: str, found: StoredObject, turn: ReadingTurn, *, pieces: bool = True) -> Checked | None:
-        """Reads the object and returns its digests; None if the time is over, and another turn must continue.
+        """Reads the object and returns its digests. None if the time is over, and another turn must continue.
 
         Conflict if the object was replaced since the first turn. Call `forget` once the digests are recorded.
         """

@@ -58,10 +58,10 @@ class OpenUpload:
     asked: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def with_parts(self, now: float, have: Mapping[int, int], lengths: Mapping[int, int], until: int) -> OpenUpload:
-        """Returns the upload with further parts of at most these `lengths`. QuotaExceeded if too many have a URL.
+        """Returns the upload with further parts of at most these `lengths`. QuotaExceeded if too many parts have a URL.
 
-        `have`: the sizes of the parts that S3 has. A part counts with this size once its URL has expired, and before
-        that with the most bytes that it can get.
+        `have`: the sizes of the parts that S3 has. While the URL of a part is valid, the part counts with the most
+        bytes that it can get. After that, it counts with its size in S3.
         """
         known_to = max(have, default=0) if len(have) >= PARTS_LISTED else MOST_PARTS
         over = [number for number, (end, _) in self.asked.items() if end < now and int(number) <= known_to]
@@ -92,7 +92,7 @@ class OpenUploads:
         self._usage = UsageStore(table)
 
     def open_writes(self, file: File) -> list[Write]:
-        """Returns the writes that count an announced upload. QuotaExceeded if it does not fit."""
+        """Returns the writes that count an announced upload. QuotaExceeded if the upload does not fit."""
         until = _kept_until(file)
         # An upload in parts of unknown size counts when the caller asks for parts.
         announced = 0 if file.upload_id and file.size is None else file.size
@@ -102,7 +102,10 @@ class OpenUploads:
         return [put_new(keys.open_upload(file.project_id, file.file_id) | record), *counted]
 
     def grow(self, grown: Callable[[OpenUpload], OpenUpload], project_id: str, file_id: str) -> None:
-        """Counts an upload with the size that `grown` gives it, or with all room left. QuotaExceeded if none is."""
+        """Counts an upload with the size that `grown` gives it, or with all the room that is left.
+
+        QuotaExceeded if no room is left.
+        """
         for _ in range(_TRIES):
             opened = self.get(project_id, file_id)
             if opened is None:
@@ -122,17 +125,17 @@ class OpenUploads:
         return self._usage.stored_bytes_limit(project_id) is not None
 
     def refuse(self, opened: OpenUpload) -> None:
-        """Marks an upload whose room the next announcement may take if it needs it."""
+        """Marks an upload whose content did not fit. It is removed if the next announcement needs its room."""
         key = keys.open_upload(opened.project_id, opened.file_id)
         self._table.try_write(update(key, {"refused": True}))
 
     def get(self, project_id: str, file_id: str) -> OpenUpload | None:
-        """Returns the open upload; None if it has ended, or was announced before open uploads were counted."""
+        """Returns the open upload. None if it has ended, or if it was announced before open uploads were counted."""
         item = self._table.get(keys.open_upload(project_id, file_id), consistent=True)
         return record_from(OpenUpload, item) if item else None
 
     def close(self, project_id: str, file_id: str) -> None:
-        """Stops counting an upload whose object is gone. Does nothing if it is not open."""
+        """Stops counting an upload whose object is gone. Does nothing if the upload is not open."""
         if opened := self.get(project_id, file_id):
             self._table.try_write(closed_record(opened), upload_closed_write(project_id, opened.size))
 
@@ -144,9 +147,9 @@ class OpenUploads:
 
 
 def closed_record(opened: OpenUpload) -> Write:
-    """Returns the write that deletes the record of an open upload; it fails if there is none.
+    """Returns the write that deletes the record of an open upload. It fails if there is no such record.
 
-    It belongs to the transaction that stops counting the upload, so that this happens once.
+    Put it into the transaction that stops counting the upload. So that is done only once.
     """
     return delete(keys.open_upload(opened.project_id, opened.file_id), "attribute_exists(#pk)")
 
@@ -255,7 +258,7 @@ class FileStore:
     def verifying_writes(self, file: File, line: AuditLine) -> Writes:
         """Returns the writes for an upload that is complete and waits to be verified.
 
-        From now on the daily sweep does not delete its object.
+        From then on, the daily sweep does not delete the upload's object.
         """
         return [
             update(
@@ -272,8 +275,8 @@ class FileStore:
     def finish_writes(self, file: File, *, was: Sequence[str], stored: Stored | None = None) -> Writes:
         """Returns the writes that make a file ready or failed and record its content, for one transaction.
 
-        `was`: the states that it may have now. `stored`: the new object of the content; None if the content was stored
-        before, or if the file failed.
+        `was`: the states in which the file may be now. `stored`: the new object of the content. It is None if the
+        content was stored before, or if the file failed.
         """
         names = ("state", "signature", "size", "error", "source_etag")
         allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
@@ -301,7 +304,10 @@ class FileStore:
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
-        """Returns the writes for a file that an ingest request will fetch. Its content is `coming` unless stored."""
+        """Returns the writes for a file that an ingest request will fetch. Its content is `coming` from then on.
+
+        Content that is stored already stays `ready`.
+        """
         return [put_new(file_item(file)), *(self._content_coming_writes(file) if brings_content else [])]
 
     def _content_coming_writes(self, file: File) -> Writes:
@@ -323,7 +329,10 @@ class FileStore:
         ]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
-        """Returns the writes for a file whose ingest failed. Its content is `coming` if another ingest fetches it."""
+        """Returns the writes for a file whose ingest failed.
+
+        If another ingest fetches the file's content, the content stays `coming`.
+        """
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []
@@ -350,7 +359,10 @@ class FileStore:
         ]
 
     def verify_again_writes(self, project_id: str, file_id: str) -> Writes:
-        """Returns the writes for the retry of a failed verification: the daily sweep must not delete the object."""
+        """Returns the writes for the retry of a failed verification.
+
+        They also keep the daily sweep from deleting the object.
+        """
         file = self.get(project_id, file_id)
         if file is None or file.state != FAILED:
             return []

@@ -67,8 +67,8 @@ class Uploads:
     def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, PresignedUrl]:
         """Creates a file that will be uploaded and returns it with its presigned URL.
 
-        QuotaExceeded if the announced size does not fit. For an upload in parts the URL is empty: `parts` gives one for
-        each part.
+        QuotaExceeded if the announced size does not fit. For an upload in parts the URL is empty, because `parts` gives
+        one for each part.
         """
         try:
             return self._announce(project_id, announced, who)
@@ -158,9 +158,10 @@ class Uploads:
         ]
 
     def _reserve(self, file: File, key: str, lengths: Mapping[int, int | None], seconds: int) -> None:
-        """Counts these parts towards the quota; a part without a length counts with S3's largest size.
+        """Counts these parts towards the quota. A part without a length counts with S3's largest size.
 
-        Parts whose URLs have expired are corrected to the uploaded size now, the others when the file is complete.
+        For parts whose URLs have expired, this also corrects the count to their size in S3. For the other parts, that
+        is done when the file is complete.
         """
         now = self._clock().timestamp()
         most = {number: MOST_PUT_BYTES if length is None else length for number, length in lengths.items()}
@@ -175,7 +176,10 @@ class Uploads:
     def complete(
         self, project_id: str, file_id: str, parts: Sequence[tuple[int, str]] = (), *, who: str = SYSTEM
     ) -> File:
-        """Ends an upload and returns its file: a small one is verified now, a large one is `verifying`. Idempotent."""
+        """Ends an upload and returns its file. Idempotent.
+
+        A small file is verified now. A large one is `verifying` until a queued request has verified it.
+        """
         file = self._store.require(project_id, file_id)
         if file.state in (READY, VERIFYING):
             return file
@@ -198,8 +202,8 @@ class Uploads:
     def verify(self, project_id: str, file_id: str, read: Read) -> tuple[File, Sequence[Write]] | None:
         """Reads a large upload in a queued request. Returns (file, writes that make it ready).
 
-        None if `read` must be continued. SignatureMismatch if size or SHA-256 are not as announced; the object is then
-        deleted.
+        None if `read` returns None, so that another invocation must continue. If size or SHA-256 are not as announced,
+        deletes the object and raises SignatureMismatch.
         """
         file = self._store.require(project_id, file_id)
         key = upload_object(project_id, file_id)
@@ -254,7 +258,10 @@ class Uploads:
         return found
 
     def _placed(self, file: File, checked: Checked) -> tuple[File, Stored | None]:
-        """Returns (the file when it is ready, its object); no object if the content was stored before."""
+        """Returns (file, object): the file as it is when it is ready, and its object.
+
+        The object is None if the content was stored before.
+        """
         whole = replace(file, state=READY, signature=checked.signature, size=checked.size, error=None)
         key = upload_object(file.project_id, file.file_id)
         here = self._store.object_of(file.project_id, checked.signature)
