@@ -139,7 +139,7 @@ def _try_run(queue: Queue, channel_name: str) -> bool:
 
 
 def admit(queue: Queue, channel_name: str) -> int:
-    """Admits as many requests as the channel has room for; projects take turns. Returns how many were admitted.
+    """Admits as many requests as the channel has room for. Projects take turns. Returns how many were admitted.
 
     If there is not enough time for all, triggers another run for the rest.
     """
@@ -266,9 +266,9 @@ def _turns(queue: Queue, name: str, ends_at: float = math.inf) -> Turns:
 
 
 def _lane(queue: Queue, project_id: str, turns: Turns, ends_at: float) -> Iterator[WaitingPlace]:
-    """A project's places, in the order of admission. Reads once per page which mutexes are held.
+    """A project's places, in the order of admission. With each page, reads which mutexes are held.
 
-    Reads no page after `ends_at`: a project with very many blocked requests must not use up the time of the others.
+    Reads no page after `ends_at`, because a project with very many blocked requests must not use up the others' time.
     """
     checked: set[str] = set()
     for page in queue.channel_store.waiting(turns.channel.name, project_id):

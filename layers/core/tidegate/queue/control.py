@@ -70,7 +70,7 @@ def cancel(queue: Queue, project_id: str, request_id: str, who: str, why: str = 
 
 
 def pause(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Pauses a request. A running one is stopped and releases its slot; after `resume` it starts again."""
+    """Pauses a request. A running request is stopped and releases its slot. After `resume`, it starts again."""
     return _act(queue, project_id, request_id, "pause", who, "asked to", last_wait_reason=None, not_before=None)
 
 
@@ -88,7 +88,7 @@ def retry(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
 
 
 def retry_now(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Ends the back-off of a request, so that it may run at once. WrongState if it is not in back-off."""
+    """Ends the back-off of a request, so that it may run at once. WrongState if the request is not in back-off."""
     if queue.get(project_id, request_id).not_before is None:
         raise WrongState("the request is not in back-off: it waits only for its turn")
     return _act(queue, project_id, request_id, "retry_now", who, "asked to", not_before=None, last_wait_reason=None)
@@ -233,9 +233,9 @@ class Channels:
             raise _unknown(name, "channel")
 
     def set_capacities(self, capacities: Mapping[str, int], who: str = SYSTEM) -> list[Channel]:
-        """Sets capacities. A higher one admits requests at once; with a lower one, running requests finish first.
+        """Sets capacities by channel. A name that is not known creates a channel.
 
-        A new name creates a channel.
+        With a higher capacity, requests are admitted at once. With a lower capacity, running requests finish first.
         """
         for name, capacity in capacities.items():
             self._store.ensure(name, capacity)

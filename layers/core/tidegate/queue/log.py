@@ -62,7 +62,7 @@ class RequestLog:
         since: datetime | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Adds a line. If that fails, only logs it: work must not fail because a line cannot be written."""
+        """Adds a line. If that fails, only logs the failure, because work must not fail for a line."""
         now = self._clock()
         code = error.code if isinstance(error, DomainError) else type(error).__name__ if error else None
         stack = "".join(traceback.format_exception(error))[-_LONGEST_STACK:] if error else None

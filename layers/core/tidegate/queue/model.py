@@ -260,9 +260,9 @@ def capacities_from(text: str) -> dict[str, int]:
 
 
 def retry_delay(policy: Policy, retries_used: int, error: DomainError) -> float | None:
-    """Seconds until the next attempt; None if the error is not retryable or no retries are left.
+    """Seconds until the next attempt. None if the error is not retryable or no retries are left.
 
-    Decided by the type of the error, never by its text.
+    The type of the error decides, never its text.
     """
     if not error.retryable or retries_used >= policy.retries:
         return None
@@ -370,13 +370,19 @@ def rank(priority: int, since: str) -> int:
 
 
 def aged_priority(priority: int, since: str, now: float) -> int:
-    """The priority at `now`: one level higher for each age step waited, up to the highest."""
+    """The priority at `now`.
+
+    It rises by one level with each age step that the request has waited, up to the highest level.
+    """
     left = rank(priority, since) / 1000 - now
     return max(HIGHEST_PRIORITY, math.ceil(left / AGE_STEP_SECONDS))
 
 
 def fair_share(capacity: int, standings: Iterable[Standing]) -> int:
-    """The slots of each project that waits or runs: an even split, rounded up so that no slot is left unused."""
+    """The slots of each project that has waiting or running requests: an even split of the capacity.
+
+    The split is rounded up, so that no slot is left unused.
+    """
     active = sum(standing.is_active for standing in standings)
     return math.ceil(capacity / max(1, active))
 
@@ -393,9 +399,9 @@ _PLACES_PER_RUN = 200
 
 @dataclass(slots=True)
 class Turns:
-    """The order of one admission run: which project of a channel is next, with which of its requests.
+    """The order of one admission run: which project of a channel is next, and which of its requests.
 
-    One run's view of a channel, updated with each admission of the run.
+    Has the run's view of the channel, and updates it with each admission.
     """
 
     channel: Channel
@@ -421,7 +427,7 @@ class Turns:
 
     @property
     def reason(self) -> str | None:
-        """Why the channel admits nobody now; None if it has room."""
+        """Why the channel admits nobody now. None if it has room."""
         if self.channel.paused:
             return CHANNEL_PAUSED
         return CAPACITY if self.channel.free <= 0 else None
@@ -495,7 +501,7 @@ class Turns:
         return self._before[0]
 
     def put_back(self, places: Sequence[WaitingPlace]) -> None:
-        """Undoes the last `next_group`: its places are the first of their lanes again."""
+        """Undoes the last `next_group`. Its `places` become the first of their lanes again."""
         self.channel, self.standings, self.admitted = self._before
         lanes: dict[str, list[WaitingPlace]] = {}
         for place in places:
@@ -567,7 +573,7 @@ class Turns:
         self._held_mutexes.add((place.project_id, str(place.mutex)))
 
     def still_waiting(self) -> Iterator[tuple[WaitingPlace, str]]:
-        """Places that were not admitted, with the reason: the skipped ones, then the first of each lane."""
+        """Places that were not admitted, each with the reason: the skipped places, then the first ones of each lane."""
         yield from list(self.skipped)
         lanes = self._waiting()[:_LANES_PER_RUN]
         for standing in lanes:
@@ -641,7 +647,7 @@ class RequestFigures:
 
 
 def counts_of(request: Request | None) -> dict[str, int]:
-    """What a request adds to the counts of its type: its status and, if it completed or failed, its duration class."""
+    """What a request adds to the counts of its type: its status. If it completed or failed, also its duration class."""
     if request is None:
         return {}
     counts = {request.status: 1}
@@ -708,5 +714,5 @@ def _percentile(counts: Counter[str], classes: list[int], wanted: float) -> floa
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The percentile of these values by nearest rank: one of the values."""
+    """The percentile of these values by nearest rank. Always one of the values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -114,7 +114,10 @@ class AdmissionQueue:
         self._send(self._admission, Message({"channel": channel}, channel, uuid.uuid4().hex))
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Makes messages of failed runs visible again in seconds, because they block their channels' groups."""
+        """Makes messages of failed runs visible again in seconds.
+
+        Until then, they block the groups of their channels.
+        """
         self._admission.retry_soon(records)
 
     def wake(self, channel: str, at: datetime, now: datetime) -> None:
@@ -124,7 +127,7 @@ class AdmissionQueue:
 
     @staticmethod
     def _send(queue: SqsQueue, *messages: Message) -> bool:
-        """Sends the messages. If that fails, logs it and returns False: compensation then triggers their channels."""
+        """Sends the messages. If that fails, logs it and returns False. Compensation then triggers the channels."""
         try:
             queue.send(*messages)
             return True
@@ -456,7 +459,7 @@ class Queue:
         return Channels(self)
 
     def project_usage(self, project_id: str) -> dict[str, Any]:
-        """How much of its quotas a project uses: its counts by name, and `running: {channel: n}`."""
+        """How much of its quotas a project uses: its counts by name, and the running requests of each channel."""
         return self.usage.of_project(project_id, [channel.name for channel in self.channels.all()], self.clock())
 
     # --- the life of a request
@@ -594,7 +597,7 @@ class Queue:
         return request
 
     def note_wait(self, request: Request, reason: str | None) -> None:
-        """Stores why a running request does not work at present; None when it works again."""
+        """Stores why a running request does not work at present. `reason` is None when the request works again."""
         self.store.note_running(request, reason)
 
     def finish(

@@ -221,7 +221,7 @@ def read_archive(
 ) -> Listed[dict[str, Any]]:
     """A page of requests that were archived on this day and have the `wanted` values, sorted by id.
 
-    `cursor`: the last id of the page before."""
+    `cursor`: the last id of the previous page."""
     if cursor is not None and not cursor.isprintable():
         raise Invalid(
             "the cursor does not belong to this list: leave it out to start again",
@@ -307,7 +307,7 @@ def clean(queue: Queue, limit: int = 1000) -> Cleaned:
 
 
 def _try_to_remove(queue: Queue, request: Request, now: datetime) -> tuple[bool, int] | None:
-    """The result of `_remove_request`; None if it failed."""
+    """The result of `_remove_request`. None if the request could not be removed."""
     try:
         return _remove_request(queue, request, now)
     except Exception:
@@ -316,7 +316,7 @@ def _try_to_remove(queue: Queue, request: Request, now: datetime) -> tuple[bool,
 
 
 def _remove_request(queue: Queue, request: Request, now: datetime) -> tuple[bool, int]:
-    """Removes a request or marks it as expired. Returns whether it did, and the number of deleted objects."""
+    """Removes a request or marks it as expired. Returns whether that was done, and the number of deleted objects."""
     keys = tuple(queue.objects_of[request.type](request)) if request.type in queue.objects_of else ()
     if keys:
         queue.bucket.delete(*keys)
@@ -358,7 +358,7 @@ class Swept:
 class _Scan:
     """What a scan of the bucket found: objects without a record, by owner.
 
-    `cursor`: where the next scan begins; "" if this one reached the last object."""
+    `cursor`: where the next scan begins. Empty if this scan reached the last object."""
 
     orphans: list[tuple[RecordOwners, list[str]]] = field(default_factory=list)
     # By project: the objects that were looked at, and those of them without a record whose content would be lost.

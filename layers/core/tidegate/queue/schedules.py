@@ -145,7 +145,7 @@ def changes(old: S, new: S, keys: ScheduleKeys) -> tuple[dict[str, Any], list[st
 
 
 def unchanged(old: Schedule, *names: str) -> tuple[str, dict[str, Any]]:
-    """The condition that these fields and the revision are stored as in `old`, and the condition's values."""
+    """A condition, and the values for it. It says that these fields and the revision are still those of `old`."""
     # Records older than revisions have none.
     terms, values = ["(attribute_not_exists(#revision) OR #revision = :revision)"], {"revision": old.revision}
     for name in names:
@@ -232,7 +232,7 @@ def request_is_active(queue: Queue, project_id: str, request_id: str) -> bool:
 
 
 class Schedules(Generic[S, Order]):
-    """Creates, changes, pauses and deletes schedules of one kind, and once a minute runs those that are due."""
+    """Creates, changes, pauses and deletes schedules of one kind. Once a minute, runs those that are due."""
 
     def __init__(self, queue: Queue, kind: ScheduleKind[S, Order]) -> None:
         self._table, self._clock = queue.table, queue.clock
@@ -247,7 +247,10 @@ class Schedules(Generic[S, Order]):
     # For callers.
 
     def create(self, project_id: str, schedule: str, order: Order, who: str, *, timezone: str = UTC_NAME) -> S:
-        """Stores a schedule. Checks its order as if it were placed now. QuotaExceeded if the project has too many."""
+        """Stores a schedule. Checks its order as if the order were placed now.
+
+        QuotaExceeded if the project has as many schedules as its quota allows.
+        """
         now = self._clock()
         given: dict[str, Any] = {
             "schedule_id": new_id(self._orders.prefix, now),
@@ -322,7 +325,7 @@ class Schedules(Generic[S, Order]):
     def _try_change(
         self, old: S, new: S, who: str, reorder: Callable[[Order], Order] | None, order_fields: Sequence[str]
     ) -> S | None:
-        """The changed schedule; None if it was changed or has run since `old` was read."""
+        """The changed schedule. None if the schedule was changed or has run since `old` was read."""
         now, writes = self._clock(), Writes()
         names = [name for name in ("schedule", "timezone", "status") if getattr(new, name) != getattr(old, name)]
         if reorder is not None:
@@ -345,7 +348,7 @@ class Schedules(Generic[S, Order]):
         return new if self._table.try_write(write, *writes, audit_write(line)) else None
 
     def delete(self, project_id: str, schedule_id: str, who: str) -> None:
-        """Deletes the schedule. What its runs started stays; the records of its runs expire."""
+        """Deletes the schedule. What its runs have started stays. The records of its runs expire later."""
         old = self.get(project_id, schedule_id)
         counted = [count_write(project_id, self._orders.quota, -1)] if old.counted else []
         line = audit_write(act(project_id, schedule_id, self._clock(), who, f"{self._orders.action}.delete"))
@@ -354,7 +357,10 @@ class Schedules(Generic[S, Order]):
             raise RecordNotFound(f"this project has no {self.kind.noun} with the id {schedule_id[:200]}")
 
     def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
-        """A page of a schedule's runs, newest first, each with the present state of what it started, if that exists."""
+        """A page of a schedule's runs, newest first.
+
+        Each run has the present state of what it started, if that exists.
+        """
         self.get(project_id, schedule_id)
         keys = self.kind.keys.runs(project_id, schedule_id)
         page = self._table.page(keys, limit=limit, cursor=cursor, newest_first=True)
@@ -369,7 +375,7 @@ class Schedules(Generic[S, Order]):
     # Once a minute.
 
     def fire(self) -> int:
-        """Starts all runs that are due. Returns how many."""
+        """Starts all runs that are due. Returns how many runs it started."""
         return fire_all(due_items(self._table, [self.kind.keys.due_pk], self._clock().timestamp()), self.fire_one)
 
     def fire_one(self, seen: Item) -> bool:
@@ -491,7 +497,7 @@ class Schedules(Generic[S, Order]):
         )
 
     def _following(self, schedule: Schedule) -> int | None:
-        """When the next run is planned; None after the last one."""
+        """The time for which the next run is planned. None if this was the last run."""
         try:
             return run_after(str(schedule.schedule), schedule.planned, self._clock(), schedule.timezone)
         except (DomainError, KeyError, ValueError):

@@ -1,5 +1,6 @@
-"""Requests and channels in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice
-together."""
+"""Requests and channels in the table.
+
+A move writes the request, its place, slot, mutex, counts, audit line and notice together."""
 
 from __future__ import annotations
 
@@ -193,7 +194,7 @@ def slot_taken(request: Request) -> Write:
 
 
 def slots_taken(channel: Channel, count: int) -> Write:
-    """The write that takes `count` slots. Refused if fewer are free, or if the capacity is not what was read."""
+    """The write that takes `count` slots. Refused if fewer are free, or if the channel's capacity has changed."""
     return update(
         keys.channel(channel.name),
         adds={"running": count, "slot_changes": count},
@@ -272,7 +273,10 @@ class AdmissionMove:
 
 
 def admission_parts(moves: Sequence[AdmissionMove], channel: Channel, now: datetime) -> list[tuple[str, Write]]:
-    """The writes that admit different requests of one channel, none with a mutex. `channel`: its state before them."""
+    """The writes that admit several requests of one channel. None of the requests may need a mutex.
+
+    `channel`: the channel's state before these admissions.
+    """
     parts: list[tuple[str, Write]] = [(CHANNEL, slots_taken(channel, sum(move.turn.slots for move in moves)))]
     counts = Counter(move.new.project_id for move in moves)
     slots: Counter[str] = Counter()
@@ -399,7 +403,7 @@ class RequestStore(Store):
             self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
 
     def admit_group(self, moves: Sequence[AdmissionMove], channel: Channel, now: datetime) -> None:
-        """Admits all of these requests, or none: Refused if any condition fails."""
+        """Admits all of these requests, or none. Refused if any condition fails."""
         self._transact(admission_parts(moves, channel, now))
 
     def move_to_project_lane(self, request: Request) -> bool:
@@ -421,7 +425,8 @@ class RequestStore(Store):
     def heartbeat(self, request: Request, now: datetime, worker: str, progress: dict[str, Any] | None) -> None:
         """Stores a heartbeat and renews the mutex. LeaseLost if the attempt is outdated or has lost the mutex.
 
-        Compensation checks the request by its oldest heartbeat, so it notices when one of several workers is silent.
+        Compensation checks the request by its oldest heartbeat. So a silent worker is noticed even if others are not
+        silent.
         """
         moment = int(now.timestamp())
         oldest = min([moment, *(at for name, at in request.beats.items() if name != worker)])
@@ -452,14 +457,14 @@ class RequestStore(Store):
         self._table.try_write(write)
 
     def set_due(self, request: Request, due_at: float | None) -> None:
-        """Sets when compensation checks the request (None: not at all), unless the request has changed."""
+        """Sets when compensation checks the request; None: not at all. Does nothing if the request has changed."""
         key = keys.request(request.project_id, request.request_id)
         sets = keys.due(request.request_id, due_at, "request") if due_at is not None else None
         removes = () if sets else keys.DUE_ATTRIBUTES
         self._table.try_write(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
 
     def note_wait(self, place: WaitingPlace, reason: str) -> None:
-        """Stores why a request waits, on the request for callers and on its place for the next admission."""
+        """Stores why a request waits: on the request, for callers, and on its place, for the next admission."""
         request = keys.request(place.project_id, place.request_id)
         lane = (place.channel, place.project_id)
         waiting_place = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
@@ -561,7 +566,7 @@ class ChannelStore(Store):
         return [record_from(Channel, item) for item in self._table.query_all(keys.channels(), consistent=True)]
 
     def ensure(self, name: str, capacity: int) -> Channel:
-        """The channel, created with this capacity if it does not exist."""
+        """The channel. It is created with this capacity if it does not exist."""
         channel = self.get(name)
         if channel is None:
             new = {"name": name, "capacity": capacity, "running": 0, "paused": False, "slot_changes": 0}
@@ -574,7 +579,7 @@ class ChannelStore(Store):
         self._table.write(update(keys.admission_runs(name), adds={"runs": 1}, condition=""))
 
     def runs_begun(self, name: str) -> int:
-        """How many admission runs of the channel have begun. The next one sees all writes from before this call."""
+        """How many admission runs of the channel have begun. The next run sees all writes from before this call."""
         item = self._table.get(keys.admission_runs(name), consistent=True)
         return int(item["runs"]) if item else 0
 
@@ -656,7 +661,7 @@ class ChannelStore(Store):
         )
 
     def recount(self, channel: Channel, running: int) -> bool:
-        """Corrects how many slots the channel counts as taken. False if that changed since `channel` was read."""
+        """Corrects how many slots the channel counts as taken. False if that count changed since `channel` was read."""
         return self._table.try_write(
             update(
                 keys.channel(channel.name),
