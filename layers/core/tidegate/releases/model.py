@@ -1,7 +1,7 @@
 """Releases: what should be on which hosts. Pure rules, which tests run with random hosts and reports.
 
 The release record decides: `desired`, `stable`, and the share of the hosts that may have `desired`. The wave of a host
-is not stored, but computed from a hash of release and host. So the same rule holds for a host that returns, enrols or
+is not stored. It is computed from a hash of release and host, so the same rule holds for a host that returns, enrols or
 gets a label later. Revision numbers only rise: a rollback is a new revision with the content of an older one.
 """
 
@@ -357,7 +357,7 @@ class HostReport:
 
     @property
     def in_place(self) -> int:
-        """The revision whose files are on the host; 0 if that is not known."""
+        """The revision whose files are on the host. 0 if this is not known."""
         if self.placed is not None:
             return self.placed
         return self.revision if self.state in (CURRENT, DRIFTED) else 0
@@ -423,7 +423,7 @@ class Host(NamedTuple):
 
 
 def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now: datetime) -> Host:
-    """The host's state in the release. A report from another life than the host's present one does not count."""
+    """The host's state in the release. `report` counts only if it is from the host's present life."""
     if report is not None and agent.life and report.life != agent.life:
         report = None
     online = agent.state(now) == "online"
@@ -470,7 +470,9 @@ def sent_host(release: Release, agent_id: str, report: HostReport | None, now: d
 
 
 def is_due(report: HostReport | None, goal: int, now: float) -> bool:
-    """Whether GSE is to send the goal to the host now. A lower revision than the one sent last is never sent."""
+    """Whether GSE is to send the goal to the host now.
+
+    Never true if GSE has sent the host a higher revision before."""
     if report is None or report.sent < goal:
         return goal > (report.revision if report else 0)
     is_there = report.revision == goal and report.state == CURRENT
@@ -525,7 +527,7 @@ def wave_of(revision: Revision, host: str) -> int:
 
 
 def alarm_name(alarm: str) -> str:
-    """The alarm's name, from its name or its ARN."""
+    """The alarm's name. `alarm`: its name or its ARN."""
     return alarm.partition(":alarm:")[2] if alarm.startswith("arn:") else alarm
 
 
@@ -678,9 +680,9 @@ def rollback_number(release: Release, numbers: Iterable[int], to: int | None) ->
 
 
 def next_look(release: Release, revision: Revision, now: float) -> int:
-    """Seconds until the next look at the hosts: short after a change, then longer and longer.
+    """Seconds until the next look at the hosts. Short after a change, then longer and longer.
 
-    The next look is never later than the end of the soak time, or the activation."""
+    The next look is not later than the end of the soak time, and not later than the planned activation."""
     since = now - release.wave_at
     wait = min(60, since / 10) if since < 4 * 3600 else min(SLOWEST_LOOK, since / 240)
     ends = []

@@ -255,7 +255,7 @@ def _require_allowed(r: Releases, release: Release, revision: Revision) -> None:
 
 
 def show(r: Releases, project_id: str, name: str) -> tuple[Release, Revision, dict[str, int]]:
-    """The release, its desired revision, and its counts, made from the hosts' own reports."""
+    """The release, its desired revision, and how many hosts are in each state. Counts the hosts' own reports."""
     release = r.store.require(project_id, name)
     revision = r.store.revision(project_id, name, release.desired)
     return release, revision, counted(hosts_of(r, release))

@@ -204,7 +204,7 @@ def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collec
 
 
 def paths_of(r: Releases, release: Release) -> tuple[str, ...]:
-    """The paths that the release may have on hosts: during a roll-out also those of the former revision."""
+    """The paths that the release may have on hosts. During a roll-out, these include those of the former revision."""
     if release.former in (0, release.desired):
         return release.paths
     try:
@@ -411,9 +411,9 @@ def _step(state: str, wait: int, looks: int, release: Release) -> dict[str, Any]
 def look(
     r: Releases, project_id: str, name: str, number: int, generation: int, looks: int, waited: int
 ) -> dict[str, Any]:
-    """Looks once at the hosts of a roll-out, and stores and does what follows from their state.
+    """Looks once at the hosts of a roll-out. Stores what follows from their states, and acts on it.
 
-    Returns the step's result: its `state` is "done" if this execution need not look again, else "wait". After a
+    Returns the step's result. Its `state` is "done" if this execution need not look again, else "wait". After a
     rollback, the execution goes on with the new revision. `waited`: seconds since the look before."""
     release = known = r.store.get(project_id, name)
     if release is None or known is None or (release.desired, release.generation) != (number, generation):
@@ -533,7 +533,7 @@ def _is_over(release: Release, hosts: Sequence[Host], now: datetime, sent: Repor
 
 
 def _take_back(r: Releases, release: Release, reason: str) -> Release:
-    """The release after a rollback to the stable content; unchanged if another call changed it meanwhile."""
+    """The release after a rollback to the stable content. Returns it unchanged if another call changed it meanwhile."""
     try:
         return take_back(r, release, release.stable, reason, SYSTEM)
     except Conflict:
@@ -563,7 +563,8 @@ def take_back(r: Releases, before: Release, number: int, why: str, who: str) -> 
 
 
 def next_sequence(before: Release, now: datetime) -> int:
-    """The sequence of the next revision: the time in milliseconds, as for Jobs, but always above the last one."""
+    """The sequence of the next revision: the time in milliseconds, as for Jobs. Always above that of the last
+    revision."""
     return max(int(now.timestamp() * 1000), before.sequence + 1)
 
 
@@ -595,7 +596,7 @@ def notice_of(release: Release, kind: str, now: datetime) -> Notice:
 
 
 def restart_if_dead(r: Releases, project_id: str, name: str) -> bool:
-    """Starts another execution if the one that watches the roll-out has died. Returns whether it did."""
+    """If the execution that watches the roll-out has died, starts another one. Returns whether it did."""
     release = r.store.get(project_id, name)
     if release is None:
         return False
