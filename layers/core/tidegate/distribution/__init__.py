@@ -1,6 +1,6 @@
 """Distribution sends files to hosts. Each step is a function that takes the `Distribution` object of `app.py`.
 
-Importing any module of this package runs this file, so it imports the others only when a part is first used.
+Importing any module of this package runs this file, so this file imports other modules only at their first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Proves which AWS role a host has: the host signs a GetCallerIdentity request, and Tidegate sends it to STS.
+"""Proves which AWS role a host has. The host signs a GetCallerIdentity request, and Tidegate sends this request to STS.
 
-The host sends a signature, not its credentials. Only the values of a few named headers come from the host; the URL
-and the body are fixed here, so that STS cannot be asked for anything else.
+The host sends a signature, not its credentials. Only the values of a few named headers come from the host. The URL and
+the body are fixed here, so that STS cannot be asked for anything else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Signed(NamedTuple):
 
 
 class AwsIdentity(NamedTuple):
-    """The role that a caller has assumed, and the name of its session: on EC2 the id of the instance."""
+    """The role that a caller has assumed, and the name of its session. On EC2, that name is the id of the instance."""
 
     account: str
     role: str
@@ -70,7 +70,7 @@ class AwsIdentity(NamedTuple):
 def read_signed(region: str, headers: Mapping[str, str], servers: Collection[str], now: datetime) -> Signed:
     """The signed request, after every check that needs no call to STS. `servers`: the host names of this API.
 
-    IdentityRefused says what is wrong."""
+    IdentityRefused if a check fails; its text says what is wrong."""
     if not re.fullmatch(REGION, region):
         raise IdentityRefused("the region is not the name of an AWS region, such as eu-central-1")
     given = {name.lower(): value for name, value in headers.items()}

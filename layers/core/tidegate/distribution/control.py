@@ -77,7 +77,7 @@ class Redriven:
 
 
 def cancel(d: Distribution, project_id: str, given: str, who: str) -> Job:
-    """Cancels the Job: its next step ends unfinished targets as Cancelled. Idempotent."""
+    """Cancels the Job. The Job's next step ends unfinished targets as Cancelled. Idempotent."""
     job = _job(d, project_id, given)
     if not job.ended and not job.cancelled_at:
         job = d.jobs.cancel(job, d.clock(), who)

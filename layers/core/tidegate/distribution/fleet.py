@@ -206,7 +206,10 @@ class FleetStore(Store):
         return self._table.try_write(update(keys.agent(project_id, agent_id), sets), audit_write(line))
 
     def remove(self, project_id: str, agent_id: str, life: int, line: AuditLine) -> bool:
-        """Removes the agent and its addresses for peers. False if a host of this or a later life has replaced it."""
+        """Removes the agent and its addresses for peers.
+
+        `life`: the host's new life, which begins with the deletion. False if a host of this or a later life already has
+        the id."""
         older = "attribute_not_exists(#life) OR #life < :life"
         return self._table.try_write(
             delete(keys.agent(project_id, agent_id), older, life=life),
@@ -498,7 +501,7 @@ class Fleet:
     def remove(self, project_id: str, agent_id: str, who: str) -> None:
         """Deletes the agent, revokes all its keys and closes their connections.
 
-        The record is deleted last: after a crash in between, the agent can be deleted again."""
+        The record is deleted last. So if the function dies before that, the agent can be deleted again."""
         api_keys = self._d.api_keys()
         if self._d.fleet_store.get(project_id, agent_id) is None and not api_keys.agent_has_key(project_id, agent_id):
             raise _unknown(agent_id)
@@ -507,7 +510,7 @@ class Fleet:
         self._d.fleet_store.remove(project_id, agent_id, life, line)
 
     def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
-        """The ids of the hosts that are in any of the groups and have all labels. Invalid if there are none."""
+        """The ids of the hosts that are in any of the groups and have all labels. Invalid if no host is."""
         wanted = frozenset(groups)
         found = [agent.agent_id for agent in self._d.fleet_store.memberships(project_id) if agent.has(wanted, labels)]
         selection = ", ".join([*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())])

@@ -66,7 +66,7 @@ def _progress(content: Mapping[str, Any]) -> int | None:
 
 
 def _figures(content: Mapping[str, Any]) -> Figures | None:
-    """The figures that are plausible numbers; None if there are none."""
+    """The figures of a transfer. Numbers that are not plausible are left out. None if no figure is left."""
     size, speed, start, end = (
         value if isinstance(value := content.get(name), int) and 0 < value < 2**53 else None
         for name in ("size", "speed", "start_time", "end_time")

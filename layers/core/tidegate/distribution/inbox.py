@@ -55,7 +55,7 @@ def transfer_token(job_key: str, number: int, shard_count: int) -> str:
 
 
 def staging_id(signature: str, now: float) -> str:
-    """A new id for each staging: agents repeat the result of a transfer id that they have finished before."""
+    """A new id for each staging. Agents repeat the result of an id that they have finished before."""
     return f"st-{signature}-{int(now * 1000)}"
 
 
@@ -69,7 +69,7 @@ class InStaging(NamedTuple):
 
 
 def entry_location(transfer_id: str, target: Target) -> InShard | InStaging | None:
-    """Where the entry of a transfer is stored; None for an id in an unknown format."""
+    """Where the entry of a transfer is stored. None if the transfer's id has an unknown format."""
     if found := _OF_JOB.fullmatch(transfer_id):
         shard_count = int(found[3])
         return InShard(found[1], shard_of(target, shard_count)) if shard_count else None
@@ -211,7 +211,7 @@ class AgentInboxStore:
         return map(_entry, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))
 
     def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], InboxEntry]:
-        """The entries of these (transfer id, target) pairs, also those no longer in an inbox."""
+        """The entries of these (transfer id, target) pairs, even if they are no longer in an inbox."""
         found_keys = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
         found = self._table.batch_get([key for key in found_keys if key is not None], consistent=True)
         entries = [_entry(item) for item in found]
@@ -326,11 +326,13 @@ class Agents:
         can: Collection[str] = ("stage", "release"),
         process: AgentProcess = ANY_PROCESS,
     ) -> tuple[FleetAgent | None, list[OfferedTransfer]]:
-        """The host's record, and what it is to fetch. Polls for up to `wait` seconds while there is nothing.
+        """The host's record (None if there is none), and the transfers that the host is to fetch.
 
-        Transfers that the host has staged stay in the list until they end. `can`: what this version of the agent can
-        do. Without "stage", it gets files with `activate_at` only at that time, because it would activate them on
-        arrival. Without "release", it never gets files of releases."""
+        Polls for up to `wait` seconds while there is no transfer. Transfers that the host has staged stay in the list
+        until they end.
+
+        `can`: what this version of the agent can do. Without "stage", the agent would activate files on arrival, so it
+        gets files with `activate_at` only at that time. Without "release", it never gets files of releases."""
         polls = 1 + int(wait / _POLL_SECONDS)
         agent = self._fleet.admit(project_id, agent_id, process)
         for poll in range(polls):

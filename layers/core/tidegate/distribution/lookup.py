@@ -71,7 +71,7 @@ class Lookup:
         return task_view(task, job, self._targets.one_shard(job, number) if number is not None else None)
 
     def tasks_by_id(self, project_id: str, given: Sequence[str]) -> dict[str, Record]:
-        """The Tasks among these ids, by id. Three reads for each hundred of them."""
+        """The Tasks among these ids, by id. A hundred ids cost three reads."""
         uuids = {one: uuid for one in given if (uuid := task_uuid_of(one))}
         tasks = self._tasks.get_many(project_id, dict.fromkeys(uuids.values()), consistent=True)
         records = self._task_views(project_id, tasks)
@@ -182,7 +182,7 @@ class Lookup:
         return TargetMap(names, "".join(states), number if more else None)
 
     def _with_agent_state(self, job: Job, rows: list[Record]) -> list[Record]:
-        """Adds to each target without a report whether its host is online."""
+        """Adds whether the host is online to each target without a report."""
         silent = [row for row in rows if row["status"] in (PENDING, RUNNING) and row.get("error_code") is None]
         if not silent or self._fleet is None:
             return rows

@@ -94,9 +94,9 @@ class Figures(NamedTuple):
 
 
 class TargetReport(NamedTuple):
-    """A provider's report on one target. `swarm` tells where its bytes came from, once all of them have arrived.
+    """A provider's report on one target. `swarm`: from where the target got the file's bytes, once it has all of them.
 
-    `staged_at` is when the host had the whole file, if the file waits there for the Job's `activate_at`."""
+    `staged_at`: when the host had the whole file, if the file waits there for the Job's `activate_at`."""
 
     code: int
     message: str = ""
@@ -206,7 +206,7 @@ class Shard:
         return replace(self, states={**self.states, **changed}, swarm=swarm)
 
     def after_all(self, report: TargetReport, chosen: Callable[[Target], bool] = lambda _: True) -> Shard:
-        """The shard after one report for all chosen targets."""
+        """The shard after all chosen targets got the same report."""
         return self.after({target: report for target in self.states if chosen(target)})
 
     def with_arrivals(self, arrived: Collection[Target]) -> Shard:
@@ -380,7 +380,7 @@ class TransferSpec:
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *options)
 
     def extra_seconds(self, each: int, now: float) -> int:
-        """Seconds that this Job may last longer than one without options: for its waves, and until its activation."""
+        """Seconds that this Job may last longer than a Job without options: for its waves, and until its activation."""
         return self.wave_seconds(each) + math.ceil(self.until_activation(now))
 
     def wave_seconds(self, each: int) -> int:
@@ -388,7 +388,7 @@ class TransferSpec:
         return sum(each + wave.wait_s for wave in self.waves)
 
     def until_activation(self, now: float) -> float:
-        """Seconds until hosts activate the file; 0 if they do so on arrival."""
+        """Seconds until hosts activate the file. 0 if they activate it on arrival."""
         return max(0.0, self.activation - now)
 
     @property
@@ -398,7 +398,7 @@ class TransferSpec:
 
     @property
     def named_path(self) -> str:
-        """The path with the file name, which distinguishes two files of one directory."""
+        """The path with the file name. So two files of one directory have different paths."""
         path, name = self.file_path.rstrip("/"), self.file_name
         return self.file_path if path == name or path.endswith(f"/{name}") else f"{path}/{name}"
 
@@ -413,18 +413,20 @@ class TransferSpec:
         return f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}:{uuid}"
 
     def is_task_id(self, given: str, uuid: str) -> bool:
-        """Whether `given` is this Task's id, in the present format or the older one without the file name."""
+        """Whether `given` is the id of the Task with this `uuid`, in the present format or in the older one.
+
+        The older format has no file name."""
         older = f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.file_path}:{uuid}"
         return given in (self.task_id(uuid), older)
 
 
 def job_key(job_id: str) -> str:
-    """A Job's short name for URLs and table keys; its id may contain slashes."""
+    """A Job's short name for URLs and table keys. The Job's id is no such name, because it may contain slashes."""
     return digest("job", job_id, length=32)
 
 
 def job_key_of(given: str) -> str:
-    """The Job's key, from its id or its key."""
+    """The Job's key. `given`: the Job's id or its key."""
     return job_key(given) if given.startswith(JOB_PREFIX + ":") else given
 
 
@@ -476,7 +478,7 @@ class TargetCounts:
         return {name: count for name, count in view.items() if count or name not in _RARE}
 
     def speed(self) -> dict[str, int] | None:
-        """Bytes moved and mean speed (bytes per second) of the hosts that reported them; None if none did."""
+        """Bytes moved and mean speed (bytes per second) of the hosts that reported their speed. None if no host did."""
         if not self.measured:
             return None
         return {"moved_bytes": self.moved_bytes, "mean": self.speed_sum // self.measured, "hosts": self.measured}
@@ -484,7 +486,9 @@ class TargetCounts:
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """Texts that callers attach to a Job. They do not affect its work, and requests that share a Job may differ."""
+    """Texts that callers attach to a Job. They do not affect the Job's work.
+
+    Requests that share a Job may have different remarks."""
 
     note: Annotated[
         str | None,
@@ -602,7 +606,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One target of a request, as stored. Its state, and what it shares with its Job, are read from the Job."""
+    """One target of a request, as stored. The Job has the Task's state, and all that the Tasks of the Job share."""
 
     project_id: str
     uuid: str
@@ -700,12 +704,13 @@ class Transfer:
 
 
 def most_targets(engine: str, wanted: int) -> int:
-    """The most targets of one transfer: the operator's limit, or the engine's if that is lower."""
+    """The most targets of one transfer: `wanted`, the operator's limit, or the engine's limit if that is lower."""
     return min(wanted, GSE_TARGETS) if engine == "gse" else wanted
 
 
 def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, int]]:
-    """The (first, last) shard of each transfer: as few transfers as the limit allows, made of whole shards."""
+    """The (first, last) shard of each transfer. There are as few transfers as the limit allows, each of whole
+    shards."""
     found: list[tuple[int, int]] = []
     first, held = 0, 0
     for number, size in enumerate(shard_sizes):
@@ -823,7 +828,7 @@ class Engine(Protocol):
         """Brings the file to the source host, if the engine needs one. Returns how far the source host has got."""
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
-        """Starts the transfer to the targets of these shards. Returns the provider's id for it."""
+        """Starts the transfer to the targets of these shards. Returns the id that the provider gave to the transfer."""
 
     def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
         """About how many bytes the transfer sends out of the bucket."""

@@ -240,7 +240,7 @@ class JobStore:
         return Listed([record_from(Job, item) for item in page.items], page.cursor)
 
     def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
-        """Closes the window: Pending → Running, once. Returns the stored Job, whichever call closed it."""
+        """Closes the window, once: the Job becomes Running. Returns the stored Job, whichever call closed it."""
         sets = {
             "status": RUNNING,
             "execute_time": iso(now),
@@ -292,7 +292,7 @@ class JobStore:
         return self._change(job, now, sets, None, condition=first, running=RUNNING, wave=job.wave)
 
     def next_wave(self, job: Job, now: datetime, deadline: float) -> Job:
-        """Begins the Job's next wave, with a new deadline. Returns the stored Job; the first writer wins."""
+        """Begins the Job's next wave, with a new deadline. The first writer wins. Returns the stored Job."""
         key = keys.job(job.project_id, job.key)
         lives = {"expires_at": self._needed_until(job, now)}
         sets = {"wave": job.wave + 1, "failed_before": job.counts.failed, "deadline": deadline}
@@ -340,7 +340,7 @@ class JobStore:
         return str(noted["cancelled_at"]) if noted else None
 
     def progress(self, job: Job, now: datetime, counted: Job) -> Job:
-        """Stores the counts that a poll made, unless another poll has stored its own since `job` was read."""
+        """Stores the counts of a poll, unless another poll has stored counts since `job` was read."""
         sets: dict[str, Any] = {
             "open_shards": list(counted.open_shards),
             "counts": item_of(counted.counts),
@@ -358,7 +358,7 @@ class JobStore:
         self._table.try_write(update(key, lives | keys.due(job.key, due_at.timestamp(), DUE_KIND)))
 
     def park(self, job: Job, now: datetime) -> None:
-        """Marks a Job whose file was not sent as due now, so that compensation restarts it after a freeze."""
+        """Makes a Job whose file was not sent due now, so that compensation restarts the Job after a freeze."""
         sets = {"parked": True, "expires_at": self._needed_until(job, now)}
         key = keys.job(job.project_id, job.key)
         self._table.try_write(update(key, sets | keys.due(job.key, now.timestamp(), DUE_KIND)))
@@ -474,7 +474,9 @@ def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, 
 
 
 def renew_task(task: Task, source_id: str, expires_at: int) -> Write:
-    """As `move_task`, for a Task whose Job has expired. The Task may have expired too, so it is written as a whole."""
+    """The write that moves a Task whose Job has expired. It fails if the Task has left the Job with the id `source_id`.
+
+    The Task may have expired too, so the write has the whole Task."""
     unmoved = "attribute_not_exists(#pk) OR #job_id = :source"
     return put(_item(task, expires_at), unmoved, source=source_id)
 
@@ -623,7 +625,7 @@ class TargetStore:
         return int(now.timestamp()) + self._lasts + extra + OUTAGE_SECONDS
 
     def bind(self, project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> Sequence[Arrival]:
-        """Binds arrivals to a Job whose window is open. Returns those that came too late."""
+        """Binds arrivals to a Job whose window is open. Returns the arrivals that came too late."""
         portion = CHUNK_LIMIT * _CHUNKS_A_TRANSACTION
         for start in range(0, len(arrivals), portion):
             writes = [still_collects(project_id, job_key)]
@@ -733,7 +735,7 @@ class TargetStore:
         self._table.write(_callbacks(job.project_id, job.key, uuids, expires_at))
 
     def callbacks(self, job: Job) -> Iterator[tuple[str, list[str]]]:
-        """The Tasks whose callback has not been published yet, in portions: (id of the portion, uuids of Tasks)."""
+        """The Tasks whose callback has not been published yet. Yields (id of a portion, uuids of its Tasks)."""
         for item in self._table.query_all(keys.job_callbacks(job.project_id, job.key), consistent=True):
             yield item["sk"], [uuid for (uuid,) in unpack(item["packed"])]
 

@@ -158,7 +158,9 @@ def accept_key(key: bytes, agent_id: str) -> bytes:
 
 
 def token(accept: bytes, swarm: str, caller: str) -> bytes:
-    """The token with which `caller` connects to the host that has `accept`. Swarm ids have a fixed length."""
+    """The token with which `caller` connects to the host that has the key `accept`.
+
+    The text that is signed is unambiguous, because all swarm ids have the same length."""
     return hmac.digest(accept, swarm.encode() + caller.encode(), "sha256")[:_TOKEN_BYTES]
 
 

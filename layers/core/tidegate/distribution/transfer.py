@@ -602,7 +602,7 @@ def _with_results(d: Distribution, job: Job, transfer: Transfer, shards: Sequenc
 
 
 def _remind(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard], since_last: float) -> None:
-    """Sends the wake-up again to hosts that have not started, at doubling intervals."""
+    """Wakes hosts again that have not started, at doubling intervals."""
     now, activation = d.clock().timestamp(), job.spec.activation
     # Agents that cannot stage a file get it at its activation, so their wake-ups start again then.
     age = now - (max(transfer.asked_at, activation) if activation <= now else transfer.asked_at)

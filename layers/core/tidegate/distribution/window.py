@@ -1,4 +1,4 @@
-"""The window of a Job: targets are bound to it while it is open, and written as shards when it closes."""
+"""The window of a Job. Targets are bound to the Job while its window is open, and written as shards when it closes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _write_tasks(d: Distribution, message: TargetMessage) -> None:
 
 
 def bind(d: Distribution, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-    """Binds targets directly, as if they had come in a message of the queue."""
+    """Binds targets directly, as if a message of the queue had brought them."""
     job = d.jobs.get(project_id, job_key(job_id))
     spec, sequence = (job.spec, job.sequence) if job else (None, None)
     message = TargetMessage("", project_id, job_id, arrivals, spec, sequence, at=iso(d.clock()))
@@ -150,7 +150,7 @@ def _overtaken(d: Distribution, source: Job, bound: Iterable[Arrival], again: Se
 
 
 def _tasks_have_expired(d: Distribution, job: Job) -> bool:
-    """Whether TTL may have deleted the Job's Tasks: all of them were written before its window closed."""
+    """Whether TTL may have deleted the Job's Tasks by now. All Tasks were written before the Job's window closed."""
     written_by = datetime.fromisoformat(job.closes_at)
     return d.windows.needed_until(written_by, job.spec) <= d.clock().timestamp()
 
