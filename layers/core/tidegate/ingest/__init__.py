@@ -1,7 +1,7 @@
 """Ingest: brings files into the library, by downloads, subscriptions and archives.
 
-The app makes one `Ingest`, which holds what the steps of a request use; each step is a function that takes it.
-Importing any module of this package runs this file, so it imports other modules only when they are first used.
+The app makes one `Ingest`, which holds what the steps of a request use. Each step is a function that takes this object.
+Importing any module of this package runs this file, so this file imports other modules only at their first use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Ingest:
-    """The dependencies of the steps of ingest: some are passed in by the app, the others are made at first use."""
+    """The dependencies of the steps of ingest. The app passes in some of them. The others are made at first use."""
 
     settings: Settings
     clock: Clock
@@ -152,9 +152,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step returns: the result and the writes for the end of the request, or a `state` to continue from.
+    """What a step returns: either the result and the writes for the end of the request, or a `state` to continue from.
 
-    `after` is called when the end is stored. A crash may skip it, so it must only clean up.
+    `after` is called when the end is stored. A crash may skip that call, so `after` must only clean up.
     """
 
     result: Mapping[str, Any] = field(default_factory=dict)

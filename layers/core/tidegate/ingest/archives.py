@@ -37,7 +37,7 @@ _LONGEST_MAGIC = 10
 
 
 class Budget:
-    """Counts the bytes that an archive unpacks to. BadArchive if they are too many."""
+    """Counts the bytes that an archive unpacks to. BadArchive if there are too many."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -51,7 +51,7 @@ class Budget:
 
 
 class _Decompressor(Protocol):
-    """The methods that decompressors of bz2 and lzma have, and `_Gzip` for zlib."""
+    """The methods that the decompressors of bz2 and lzma have. `_Gzip` has them for zlib."""
 
     @property
     def eof(self) -> bool: ...
@@ -83,7 +83,7 @@ class _Gzip:
 
 
 def _decompressor(start: bytes) -> _Decompressor | None:
-    """Returns a decompressor for data that starts with these bytes; None if the data is not packed."""
+    """Returns a decompressor for data that starts with these bytes. None if such data is not packed."""
     if start.startswith(b"\x1f\x8b\x08"):
         return _Gzip()
     if start.startswith(b"BZh") and start[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
@@ -196,9 +196,9 @@ class ArchiveEntry:
 def entries_of(archive: IO[bytes], size: int) -> Iterator[ArchiveEntry]:
     """Yields the files of a zip, or of a tar that may be packed with gzip, bzip2 or xz. `size`: bytes of the archive.
 
-    BadArchive for any other file, for links, devices, encrypted entries, zip entries that are neither stored nor
-    deflated, paths that leave the archive, and too many entries; and, while entries are read, if they unpack to far
-    more bytes than the archive has.
+    BadArchive for a file of any other format, and for an archive with too many entries, links, devices, encrypted
+    entries, paths that leave the archive, or zip entries that are neither stored nor deflated. Also while entries are
+    read, if they unpack to far more bytes than the archive has.
     """
     budget = Budget(max(_ALWAYS_ALLOWED, size * _MOST_GROWTH))
     seen: set[str] = set()

@@ -268,7 +268,7 @@ def _is_here(ingest: Ingest, project_id: str, signature: str) -> bool:
 
 
 def _stored(ingest: Ingest, project_id: str, signature: str) -> StoredObject | None:
-    """Returns the project's object with this content; None if there is none."""
+    """Returns the project's object with this content. None if the project has no such object."""
     key = ingest.files.ready_object(project_id, signature)
     return ingest.parts.head(key) if key else None
 

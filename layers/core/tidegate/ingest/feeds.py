@@ -84,7 +84,7 @@ def _candidates(body: bytes, content_type: str) -> Iterator[str]:
 
 
 def without_declaration(text: str) -> str:
-    """Returns the XML without its declaration: the parser refuses blank lines before `<?xml`, which are common."""
+    """Returns the XML without its declaration. Blank lines before `<?xml` are common, and the parser refuses them."""
     found = _DECLARATION.match(text)
     return text[found.end() :] if found else text.lstrip()
 
@@ -400,7 +400,7 @@ _MOST_LINKS = 10 * MAX_ENTRIES
 
 
 class _Links(HTMLParser):
-    """Collects the links of a page, each with the text up to the next one, where web servers print date and size."""
+    """Collects the links of a page. Each has the text up to the next link, where web servers print date and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -424,9 +424,9 @@ class _Links(HTMLParser):
 
 
 def from_html(text: str, base: str, skipped: list[str], folders: list[str]) -> Iterator[Entry]:
-    """Yields the files below a directory index, and adds its folders to `folders`.
+    """Yields the files below a directory index. Adds the folders of the index to `folders`.
 
-    Links to parent folders, to sorted views and to other sites are left out.
+    Leaves out links to parent folders, to sorted views and to other sites.
     """
     parser = _Links()
     try:
@@ -486,7 +486,7 @@ def parsed(text: str) -> Element:
 
 
 class _Refused(SourceBroken):
-    """Raised if the XML would take too much memory or time. Repairing it would not help."""
+    """Raised if the XML would take too much memory or time. Repairing the XML would not help."""
 
 
 def _strictly_parsed(text: str) -> Element:
@@ -511,7 +511,7 @@ def _strictly_parsed(text: str) -> Element:
 
 
 def _refuse_defaults(*_: object) -> None:
-    """Refuses XML with default attributes: the parser adds them to each element, which could fill the memory."""
+    """Refuses XML with default attributes. The parser adds them to each element, which could fill the memory."""
     raise _Refused("the XML declares attributes, which is not allowed: remove its DTD")
 
 
@@ -722,7 +722,7 @@ _FIELD = re.compile(r"\{(\w*)\}")
 
 
 def template_fault(template: str) -> str | None:
-    """Returns why a template for paths is refused; None if it is valid."""
+    """Returns why a template for paths is refused. None if it is valid."""
     unknown = [name for name in _FIELD.findall(template) if name not in FIELDS]
     if unknown:
         return f"{{{unknown[0]}}} is not a field; the fields are {', '.join(f'{{{name}}}' for name in FIELDS)}"
@@ -734,9 +734,9 @@ def template_fault(template: str) -> str | None:
 def chosen(
     entries: Sequence[Entry], include: Sequence[str] = (), exclude: Sequence[str] = (), template: str | None = None
 ) -> list[Entry]:
-    """Returns the entries that match `include` and not `exclude`, with the path that the template makes.
+    """Returns the entries that match `include` and not `exclude`. If there is a template, it makes their paths.
 
-    A glob with a slash is matched against the path, one without against the name.
+    A glob with a slash is matched against the path. A glob without a slash is matched against the name.
     """
     taken = (entry for entry in entries if not include or _matches(entry, include))
     kept = (entry for entry in taken if not _matches(entry, exclude))
@@ -748,7 +748,10 @@ def _matches(entry: Entry, globs: Sequence[str]) -> bool:
 
 
 def path_matches(path: str, globs: Sequence[str], name: str | None = None) -> bool:
-    """Whether one of the globs matches: one with a slash is matched against the path, one without against the name."""
+    """Whether one of the globs matches.
+
+    A glob with a slash is matched against the path. A glob without a slash is matched against the name.
+    """
     last = name or posixpath.basename(path)
     return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
 
@@ -841,7 +844,7 @@ def _kind(text: str, content_type: str) -> str:
 
 
 def _root_name(text: str) -> str:
-    """Returns the name of the first element after the declaration, comments and DOCTYPE; empty if there is none."""
+    """Returns the name of the first element after the declaration, comments and DOCTYPE. Empty if there is none."""
     place = 0
     while True:
         rest = text[place : place + 4096].lstrip()

@@ -120,7 +120,7 @@ class Remote:
 class Wanted:
     """Where to store a download. `signed`: its SHA-256 was announced and will be verified.
 
-    `require_room` raises if the size exceeds the quota.
+    `require_room` raises an error if the size exceeds the quota.
     """
 
     request: Request
@@ -156,7 +156,10 @@ class SourceChanged(UpstreamError):
 
 
 class Ranged(AbstractContextManager[Stream]):
-    """A stream that must be the requested range, of the same version as the other parts."""
+    """A stream that must have the requested range, of the same version as the other parts.
+
+    If it has not, entering the context raises SourceChanged.
+    """
 
     def __init__(self, opened: AbstractContextManager[Stream], start: int, last: int, source: Source) -> None:
         self._opened = opened
@@ -432,7 +435,7 @@ class Mirrors:
         return len(self._addresses)
 
     def at(self, number: int) -> Address:
-        """Returns the address for part `number`; parts are spread evenly."""
+        """Returns the address for part `number`. Parts are spread evenly over the addresses."""
         with self._lock:
             return self._addresses[number % len(self._addresses)]
 
@@ -765,7 +768,7 @@ def stored_since(ingest: Ingest, request: Request, moment: datetime) -> bool:
 
 
 def discard_parts(ingest: Ingest, request: Request) -> None:
-    """Deletes the parts of the request's file that were stored so far."""
+    """Deletes those parts of the request's file that are stored."""
     begun = ingest.unfinished.get(request)
     if begun:
         ingest.parts.abort_upload(begun.key, begun.upload_id)

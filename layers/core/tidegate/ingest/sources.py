@@ -135,7 +135,7 @@ def read_source(
     limits: Limits = LIMITS,
     on_page: Callable[[], None] = lambda: None,
 ) -> SourceList:
-    """Returns the files that the source lists on all its pages; `entries` are those that the selection chooses."""
+    """Returns the files that the source lists on all its pages. `entries` has those that the selection chooses."""
     # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
     from tidegate.ingest.feeds import listing_of
 
@@ -251,7 +251,7 @@ class _Tree:
 
 
 def _content(listing: Listing, base: str) -> str:
-    """Returns a digest of what a folder lists: the names of its files and folders, and what is shown of the files."""
+    """Returns a digest of what a folder lists: the names of its files and folders, and what is shown of each file."""
     folder = base.partition("?")[0].rsplit("/", 1)[0] + "/"
     files = sorted(f"{entry.url.removeprefix(folder)} {entry.fingerprint}" for entry in listing.entries)
     return digest(*files, "", *sorted(url.removeprefix(folder) for url in listing.folders), length=32)
@@ -314,7 +314,7 @@ _QUOTA_RETRY_SECONDS = 3600
 
 
 class FileVersion(NamedTuple):
-    """What a server's headers say of a file; None for what they do not say."""
+    """What a server's headers say of a file. A field is None if the headers do not have it."""
 
     etag: str | None = None
     length: int | None = None
@@ -405,7 +405,7 @@ class SubscriptionStore(Store):
     """Stores subscriptions, and what is known of the entries of their lists."""
 
     def add(self, subscription: Subscription, line: AuditLine, limit: int) -> None:
-        """Stores a new subscription. QuotaExceeded if the project has `limit` of them already."""
+        """Stores a new subscription. QuotaExceeded if the project has `limit` subscriptions already."""
         item = stored(subscription, subscription.subscription_id, keys.SUBSCRIPTIONS)
         counted = count_write(subscription.project_id, "subscriptions", 1, limit)
         try:
@@ -461,12 +461,15 @@ class SubscriptionStore(Store):
         self._table.try_write(update(key, sets, removes=("gone_at",) if at is None else ()))
 
     def drop_gone(self, subscription: Subscription, url: str, gone_at: int) -> None:
-        """Deletes what is known of an entry whose files were deleted, unless a scan found it again meanwhile."""
+        """Deletes what is known of an entry whose files were deleted.
+
+        Does nothing if a scan has found the entry in the list again meanwhile.
+        """
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
         self._table.try_write(delete(key, "#gone_at = :seen", seen=gone_at))
 
     def compared(self, subscription: Subscription, url: str, version: FileVersion, scan: int) -> None:
-        """Stores what the server said of a file that has not changed, and the scan that asked."""
+        """Stores what the server said of a file that has not changed. `scan`: the scan that asked the server."""
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
         self._table.try_write(update(key, version.known() | {"compared": scan}))
 

@@ -44,7 +44,7 @@ TIMING = Timing(look=2.0, beat=10.0)
 
 
 def work(ingest: Ingest, event: Mapping[str, Any], seconds_left: float) -> dict[str, Any]:
-    """Runs one invocation. Returns the state machine's next input, in which `more` says whether to invoke again."""
+    """Runs one invocation. Returns the next input of the state machine; its `more` says whether to invoke again."""
     passed = {name: event[name] for name in ("project_id", "request_id", "attempt", "deadline") if name in event}
     attempt = (str(event["project_id"]), str(event["request_id"]), int(event["attempt"]))
     if "failure" in event:
@@ -138,7 +138,7 @@ def _summary(result: Mapping[str, Any]) -> str:
 
 
 def associate(ingest: Ingest, step: Step) -> StepOutcome:
-    """`associate`: makes the file ready with content that the project has. FileNotFound if it has none."""
+    """`associate`: makes the file ready with content that the project has. FileNotFound if there is no such content."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     signature = str(file.signature)
@@ -151,7 +151,7 @@ def associate(ingest: Ingest, step: Step) -> StepOutcome:
 
 
 def check_file(ingest: Ingest, step: Step) -> StepOutcome:
-    """`check`: reads a ready file's content, verifies its SHA-256, and compares it with its source, if it has one."""
+    """`check`: reads a ready file's content and verifies its SHA-256. If the file has a source, compares them."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     if file.state != READY or file.signature is None:

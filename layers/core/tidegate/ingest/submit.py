@@ -86,7 +86,8 @@ def submit(
 ) -> Request:
     """Submits a request of any type and returns it. The payload must have been validated for its type.
 
-    `options` are those of `_submit`. With a `dedupe_key`, returns the unfinished request with that key, if any.
+    `options` are those of `_submit`. If an unfinished request has the `dedupe_key`, submits nothing and returns that
+    one.
     """
     if dedupe_key is None:
         return _submit(ingest, project_id, type, payload, **options)

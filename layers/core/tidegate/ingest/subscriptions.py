@@ -70,7 +70,7 @@ _CANCELS_TOGETHER = 16
 def create(ingest: Ingest, described: Subscription, *, who: str = SYSTEM) -> Subscription:
     """Creates a subscription and returns it. `described` has everything but its id, times and next run.
 
-    QuotaExceeded if the project has as many as its quota allows.
+    QuotaExceeded if the project already has as many subscriptions as its quota allows.
     """
     check_url(ingest, described.project_id, described.source_url)
     now = ingest.clock()
@@ -213,7 +213,7 @@ def _cancel(ingest: Ingest, request: Request, who: str) -> None:
 
 
 def scan_schedules(ingest: Ingest) -> Schedules[Subscription, None]:
-    """Returns the schedules of scans: each run queues a scan. The subscription itself is the record of its schedule."""
+    """Returns the schedules of scans. Each run queues a scan. The record of a schedule is the subscription itself."""
 
     def start(schedules: Schedules[Subscription, None], subscription: Subscription, request_id: str) -> None:
         scan(
@@ -440,7 +440,7 @@ class _Comparison:
         return notes
 
     def changed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Returns the entries whose file has changed according to its server, with new fingerprints.
+        """Returns the entries whose server says that their file has changed. They have new fingerprints.
 
         Only entries that were queued before are compared.
         """
