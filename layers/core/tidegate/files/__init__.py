@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Files:
-    """The parts of the library: some are passed in by the app, the others are made at first use."""
+    """The parts of the library. The app passes in some of them. The others are made at their first use."""
 
     bucket_name: str
     clock: Clock

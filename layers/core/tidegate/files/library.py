@@ -103,9 +103,9 @@ class ContentStore(Store):
 
 
 def discard_upload(objects: UploadBucket, uploads: OpenUploads, upload: File | OpenUpload, now: datetime) -> None:
-    """Deletes an uploaded object that is not a file's content, and then stops counting the upload. Idempotent.
+    """Deletes an uploaded object that no file's content uses, and then stops counting the upload. Idempotent.
 
-    Call it only if the file can no longer become ready with this object.
+    Call this only if the file can no longer become ready with this object.
     """
     key = upload_object(upload.project_id, upload.file_id)
     if upload.upload_id:
@@ -220,7 +220,7 @@ class Library:
         return PresignedUrl(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def delete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> None:
-        """Deletes the file, and its content if no other file has it. InUse while a Job may need the content."""
+        """Deletes the file. Its content is deleted too if no other file has it. InUse while a Job may need it."""
         file = self.get(project_id, file_id)
         if file.state in (COMING, VERIFYING):
             raise WrongState(f"the file {file_id} is {file.state}: cancel its request {file.request_id} first")

@@ -73,7 +73,7 @@ class File:
 
 
 def path_fault(path: str) -> str | None:
-    """Returns why a caller's path is refused; None if it is valid."""
+    """Returns why a caller's path is refused. None if it is valid."""
     if not path:
         return "must not be empty"
     if len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH_BYTES:
@@ -112,7 +112,7 @@ def name_of(path: str) -> str:
 
 
 def upload_object(project_id: str, file_id: str) -> str:
-    """Returns the object key of an upload. Its content stays there; the sweep removes uncompleted uploads."""
+    """Returns the object key of an upload. The file's content stays there. The sweep removes uncompleted uploads."""
     return f"content/{project_id}/{file_id}"
 
 
@@ -124,7 +124,7 @@ def may_be_put_again(key: str, now: datetime) -> bool:
 
 
 def part_size_for(size: int | None) -> int:
-    """Returns a part size with which the upload fits into 10,000 parts: whole MiB, at least 16."""
+    """Returns a part size with which the upload fits into 10,000 parts. It is a number of whole MiB, at least 16."""
     if size is None:
         return _USUAL_PART
     needed = -(-size // MOST_PARTS)
@@ -137,7 +137,7 @@ def seconds_to_read(size: int | None) -> int:
 
 
 def length_of_part(number: int, size: int, part_size: int) -> int:
-    """Returns the bytes of a part; the last part has the rest."""
+    """Returns the number of bytes of a part. The last part has the rest of the file."""
     return min(part_size, size - (number - 1) * part_size)
 
 

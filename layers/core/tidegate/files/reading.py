@@ -1,4 +1,4 @@
-"""Reads stored content in one pass, for its digest and its lists of pieces and blocks; large content in turns."""
+"""Reads stored content once, for its digest and its lists of pieces and blocks. Large content takes several turns."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BlockDigests:
 
 
 def _probe(block: bytearray) -> bytes:
-    """Returns the offset and the bytes of the first suitable probe; NO_PROBE if the block has none."""
+    """Returns the offset and the bytes of the block's first suitable probe. NO_PROBE if the block has no such probe."""
     for at in range(0, len(block) - PROBE_BYTES + 1, _STEP):
         probe = block[at : at + PROBE_BYTES]
         if len(set(probe)) >= _DIFFERENT:
@@ -110,7 +110,7 @@ def pieces_object(project_id: str, signature: str) -> str:
 
 
 def blocks_object(project_id: str, signature: str) -> str:
-    """Returns the object key of a content's list of blocks, for hosts that have an older version of the file."""
+    """Returns the object key of a content's list of blocks. Hosts with an older version of the file use the list."""
     return f"pieces/{project_id}/{signature}.blocks"
 
 
@@ -337,7 +337,7 @@ def saved_for_content(project_id: str, signature: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadingTurn:
-    """One invocation's part of reading an object. `saved`: the key of the saved digests.
+    """One invocation's part of reading an object. `saved`: the key under which the digests are saved between turns.
 
     `until`: the end of the invocation by the monotonic clock.
     """

@@ -140,7 +140,7 @@ class OpenUploads:
             self._table.try_write(closed_record(opened), upload_closed_write(project_id, opened.size))
 
     def abandoned(self, project_id: str, now: datetime) -> list[OpenUpload]:
-        """Returns the oldest uploads that did not end in time or whose content did not fit."""
+        """Returns the oldest of those uploads that did not end in time, or whose content did not fit."""
         page = self._table.query(keys.open_uploads(project_id), limit=_MOST_READ, consistent=True)
         found = [record_from(OpenUpload, item) for item in page.items]
         return [one for one in found if one.refused or one.until < now.timestamp()][:_MOST_ABANDONED]
@@ -195,7 +195,10 @@ def file_item(file: File) -> dict[str, Any]:
 
 
 def _kept(file: File, name: str) -> Write:
-    """Returns the write that keeps the object `name`: the daily sweep deletes no object with an owner record."""
+    """Returns the write that keeps the object `name`.
+
+    It writes an owner record. The daily sweep deletes no object that has such a record.
+    """
     owner = keys.content(file.project_id, name)
     return update(owner, {"file_id": file.file_id}, removes=("expires_at",), condition="")
 
@@ -393,9 +396,10 @@ class FileStore:
         raise Busy("too many requests change this content at once: try again in a few seconds")
 
     def remove(self, file: File, line: AuditLine, now: float) -> str | None:
-        """Deletes a file's record and, with its last file, the content's record.
+        """Deletes a file's record. With the last file of a content, also deletes the content's record.
 
-        Returns the key of the object to delete; None if other files have the content. InUse while a Job may need it.
+        Returns the key of the content's object if the caller must delete it. None if other files have the content, or
+        if the file was not ready. InUse while a Job may need the content.
         """
         record = delete(keys.file(file.project_id, file.file_id), "#state = :state", state=file.state)
         owner = keys.content(file.project_id, file.file_id)
@@ -470,7 +474,7 @@ class FileStore:
         return self.ready_object(project_id, signature) is not None
 
     def ready_object(self, project_id: str, signature: str) -> str | None:
-        """Returns the key of the content's object; None if the project does not have that content."""
+        """Returns the key of the content's object. None if the project does not have that content."""
         item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
         key = str(item.get("object") or content_object(project_id, signature))
         return key if item.get("state") == READY else None

@@ -1,4 +1,4 @@
-"""Uploads: announced, sent to presigned URLs, completed, and verified before they are ready."""
+"""Uploads: they are announced, sent to presigned URLs, completed, and verified before their files are ready."""
 
 from __future__ import annotations
 
