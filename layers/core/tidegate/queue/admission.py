@@ -121,7 +121,7 @@ _RUN_SECONDS = 4.0
 
 
 def admit_each(queue: Queue, channel_names: Collection[str]) -> list[str]:
-    """Runs the admission of these channels in parallel. Returns the names of those that failed."""
+    """Runs the admission of these channels in parallel. Returns the names of the channels whose admission failed."""
     if len(channel_names) == 1:
         return [name for name in channel_names if not _try_run(queue, name)]
     with ThreadPoolExecutor(len(channel_names), thread_name_prefix="channel") as pool:

@@ -75,14 +75,12 @@ def pause(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
 
 
 def resume(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Puts a paused request back into the queue. If the queue is full, raises QuotaExceeded: the request stays
-    paused."""
+    """Puts a paused request back into the queue. QuotaExceeded if the queue is full: the request stays paused."""
     return _act(queue, project_id, request_id, "resume", who, "asked to")
 
 
 def retry(queue: Queue, project_id: str, request_id: str, who: str) -> Request:
-    """Puts a failed request back into the queue. If the queue is full, raises QuotaExceeded: the request stays
-    failed."""
+    """Puts a failed request back into the queue. QuotaExceeded if the queue is full: the request stays failed."""
     fresh: dict[str, Any] = {"retries": 0, "finish_time": None, "progress": None, "error": None}
     return _act(queue, project_id, request_id, "retry", who, "asked to", **fresh)
 

@@ -525,7 +525,7 @@ class Turns:
         return self._heads.pop(best[0].project_id) if best else None
 
     def next_extra_slot(self) -> tuple[WaitingPlace, float] | None:
-        """Returns (place, Unix time): whose request may run next beyond the channel's capacity, and the earliest time.
+        """Returns (place, Unix time): the place whose request may run next beyond the capacity, and the earliest time.
 
         None if there is no such place.
         """
@@ -533,9 +533,9 @@ class Turns:
         return min(times, key=lambda pair: pair[1], default=None)
 
     def _without_slot(self) -> Iterator[tuple[Standing, WaitingPlace]]:
-        """Yields projects that wait without a slot, each with its first place, if another project holds too much.
+        """Yields projects that wait without a slot, each with its first place.
 
-        Yields nothing if no project holds more than its share. In a channel with one slot it is always so: there,
+        Yields nothing if no other project holds more than its share. So it is in a channel with one slot, where
         projects wait for their turn.
         """
         channel, split = self.channel, self._fair_share()

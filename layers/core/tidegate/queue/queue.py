@@ -121,7 +121,7 @@ class AdmissionQueue:
         self._admission.retry_soon(records)
 
     def wake(self, channel: str, at: datetime, now: datetime) -> None:
-        """Runs admission of the channel at `at`."""
+        """Has admission run for the channel at the time `at`, or soon after."""
         delay = max(0, math.ceil((at - now).total_seconds()))
         self._send(self._wakeups, Message({"channel": channel, "at": iso(at)}, delay_seconds=delay))
 
@@ -364,7 +364,7 @@ def _forget_peak() -> None:
 
 
 def _peak_megabytes() -> int:
-    """The most memory that the process had at once, in MB; 0 if the system does not say."""
+    """The most memory that the process had at once, in MB. 0 if the system does not say."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -388,7 +388,7 @@ Ending = Callable[[Request], Sequence[Any]]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Queue:
-    """The request queue: the settings and stores that its steps use, and a request's life from submit to end."""
+    """The request queue: a request's life from submit to end. Has the settings and stores that the steps use."""
 
     settings: Settings
     clock: Clock

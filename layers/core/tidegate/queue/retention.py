@@ -52,7 +52,7 @@ class RetentionStore(Store):
         return self._table.try_write(delete(key, "#version = :seen", seen=request.version))
 
     def expire(self, request: Request, expires_at: float) -> bool:
-        """Marks the request as expired; the table's TTL removes it at `expires_at`."""
+        """Marks the request as expired. The table's TTL removes it at `expires_at`."""
         key = keys.request(request.project_id, request.request_id)
         sets = {"expired_at": request.expired_at, "expires_at": int(expires_at)}
         removes = keys.DUE_ATTRIBUTES
@@ -91,7 +91,9 @@ class StoppedRun:
 
 
 class StoppedRuns:
-    """Stores the last clean-up that stopped itself, until it is confirmed and carried out, or is no longer needed."""
+    """Stores the last clean-up that stopped itself.
+
+    It is kept until a person has confirmed it and a clean-up has carried it out, or until it is no longer needed."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table

@@ -258,7 +258,10 @@ MAX_GROUP = 19
 
 
 def fits_one_transaction(requests: int, projects: int) -> bool:
-    """Whether a group of this size fits: five writes for each request, three for each project, one for the channel."""
+    """Whether a group of this size fits into one transaction.
+
+    It needs five writes for each request, three for each project, and one for the channel.
+    """
     return 5 * requests + 3 * projects + 1 <= _MAX_WRITES
 
 
@@ -446,7 +449,7 @@ class RequestStore(Store):
             raise LeaseLost("the request has ended, or another attempt runs it") from error
 
     def rest(self, request: Request, now: datetime, worker: str, used: Usage) -> None:
-        """Stores that a worker has ended its step and sends no more heartbeats, and what it used."""
+        """Stores that a worker has ended its step and sends no more heartbeats. Also stores what the worker used."""
         key = keys.request(request.project_id, request.request_id)
         due = keys.due(request.request_id, now.timestamp() + LOOK_SECONDS, "request")
         same = "#status = :running AND #attempt = :attempt"
