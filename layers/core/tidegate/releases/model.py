@@ -88,7 +88,7 @@ def rank(release: str, host: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """One file of a revision: its content in the library, and its place on a host."""
+    """One file of a revision: its content in the library, and its place on each host."""
 
     biz_id: int
     app_id: int
@@ -116,8 +116,7 @@ class ReleaseFile:
 
 
 def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
-    """The first of `paths` that equals one of `others`, contains one of them, or is inside one of them. None if no path
-    does."""
+    """The first of `paths` that equals one of `others`, contains one, or is inside one. None if no path does."""
     taken = [_parts(other) for other in others]
     for path in paths:
         parts = _parts(path)
@@ -138,16 +137,17 @@ def possible_port(url: str) -> str:
 
 
 def possible_time(text: str) -> str:
-    """Returns the text unchanged. ValueError if there is no such time, as on the 30th of February."""
+    """Returns the text unchanged. ValueError if there is no such time, such as on the 30th of February."""
     datetime.fromisoformat(text)
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """Whether a host is healthy: a hook that its operator allowed, or an HTTP check on one of its loopback ports.
+    """How to find out whether a host is healthy: by a hook that its operator allowed, or by an HTTP check.
 
-    The result must hold for `soak_s` seconds before the next wave."""
+    The HTTP check asks one of the host's loopback ports. The result must hold for `soak_s` seconds before the next
+    wave."""
 
     hook: Annotated[HookName | None, F("a hook that the host's operator allowed by this name")] = None
     url: Annotated[
@@ -213,8 +213,7 @@ class Revision:
 
     @property
     def needs(self) -> list[str]:
-        """What hosts must allow for this revision: the names of its hooks, and the port of its health check, as
-        `:8080`."""
+        """What hosts must allow: the names of the revision's hooks, and the port of its health check, as `:8080`."""
         hooks = [name for name in (self.hook, self.health.hook if self.health else None) if name]
         if self.health is None or self.health.url is None or self.health.hook:
             return hooks
@@ -244,7 +243,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A release, as stored: it decides what each host should have. Every write is conditional on `version`."""
+    """A release, as stored. It decides what each host should have. Every write is conditional on `version`."""
 
     project_id: str
     name: Annotated[str, F("the name of the release")]
@@ -286,13 +285,11 @@ class Release:
 
     @property
     def former(self) -> int:
-        """The revision that the hosts outside the share have, or some of these hosts. 0 if there is no such
-        revision."""
+        """The revision of all or some of the hosts outside the share. 0 if there is no such revision."""
         return self.stable or self.kept
 
     def goal(self, host: str) -> int:
-        """The revision that the host should have. 0 if it should have none. A withdrawn revision is the goal of no
-        host.
+        """The revision that the host should have; 0 for none. A withdrawn revision is the goal of no host.
 
         A host whose goal is 0 forgets the release. So, while no revision is stable, a host that was sent an earlier
         revision may keep that one as its goal.
@@ -321,7 +318,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host reported that it has of a release.
+    """What a host has of a release, as the host reported it.
 
     A report changes nothing if its (life, revision) is lower than that of the stored report."""
 
@@ -389,7 +386,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True)
 class HostFile:
-    """A file that a host says it has."""
+    """A file that, by its own report, a host has."""
 
     path: Annotated[str, F("path of the file on the host; of an archive, the symlink to what was unpacked")]
     sha256: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits; of an archive, of the archive")]
@@ -516,7 +513,7 @@ def counted(hosts: Iterable[Host]) -> dict[str, int]:
 
 
 def next_share(revision: Revision, wave: int) -> int:
-    """The percentage of hosts in this wave and all earlier ones; 100 after the last wave."""
+    """The percentage of hosts that are in this wave or an earlier one. 100 after the last wave."""
     return revision.waves[wave].percent if wave < len(revision.waves) else 100
 
 
@@ -532,7 +529,7 @@ def alarm_name(alarm: str) -> str:
 
 
 class AlarmSays(NamedTuple):
-    """The state of the revision's alarm, as CloudWatch names it; UNREADABLE if it could not be read."""
+    """The state of the revision's alarm, as CloudWatch names it. UNREADABLE if the alarm could not be read."""
 
     state: str
     reason: str

@@ -286,7 +286,7 @@ def drift(r: Releases, project_id: str, name: str, limit: int, cursor: str | Non
 
 
 def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: str | None) -> Listed[HostFile]:
-    """A page of the files that releases have put on a host, by release and path, from the host's reports."""
+    """A page of the files that releases have put on a host, as the host reported them. Sorted by release and path."""
     _require_agents(r, "what is on a host")
     agent = r.distribution.fleet.require(project_id, agent_id)
     position = decode_cursor(cursor) if cursor else {}
@@ -314,8 +314,9 @@ def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: s
 
 
 def user_of(r: Releases, project_id: str, signature: str) -> str | None:
-    """The name of a release that still needs this content in its desired or former revision. None if no release
-    does."""
+    """The name of a release that still needs this content. None if no release does.
+
+    A release needs the contents of its desired and of its former revision."""
     for release in r.store.all(project_id):
         for number in {release.desired, release.former} - {0}:
             files = r.store.revision(project_id, release.name, number).files
@@ -357,7 +358,7 @@ def _taken_back(r: Releases, before: Release, number: int, why: str, who: str) -
 
 
 def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
-    """Pauses the roll-out: until `resume`, hosts are sent nothing and activate nothing."""
+    """Pauses the roll-out. Until `resume`, hosts are sent nothing and activate nothing."""
     return _change(r, r.store.require(project_id, name), who, "release.pause", paused=True)
 
 
@@ -388,7 +389,7 @@ def activate(r: Releases, project_id: str, name: str, who: str) -> Release:
 
 
 def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, who: str) -> Release:
-    """Applies the caller's verdict: the present wave fails, or passes without waiting for its soak time."""
+    """Applies the caller's verdict to the present wave. The wave fails, or passes without waiting for its soak time."""
     before = r.store.require(project_id, name)
     if not before.is_rolling:
         raise WrongState(f"the release {name} is {before.shown_status}: no wave waits for a verdict")

@@ -1,8 +1,8 @@
-"""How a revision gets to its hosts. They are told to ask, they get their goals and the files that they lack, and they
-report.
+"""How a revision gets to its hosts.
 
-The message to a host says only "ask". The answer comes from a consistent read, so that a withdrawn revision does not
-come back. Each step may run twice, run late, or die, because all state is in the release record."""
+Hosts are told to ask. They get their goals and the files that they lack, and they report. The message to a host says
+only "ask". The answer comes from a consistent read, so that a withdrawn revision does not come back. Each step may run
+twice, run late, or die, because all state is in the release record."""
 
 from __future__ import annotations
 
@@ -116,11 +116,10 @@ def hosts_of(r: Releases, release: Release, sent: Reports | None = None) -> list
 
 
 def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None, waited: float | None = None) -> None:
-    """Wakes connected hosts that have not reached their goal, so that they ask for it. Never raises: later looks wake
-    again.
+    """Tells connected hosts to ask for their goal, if they have not reached it. Never raises.
 
-    `hosts`: the hosts as they were just read; None: they are read. `waited`: seconds since the look before; None if
-    hosts have not been told of this change yet."""
+    Later looks tell the hosts again. `hosts`: the hosts as they were just read; None: they are read. `waited`: seconds
+    since the look before; None if hosts have not been told of this change yet."""
     if release.paused or not r.distribution.uses_agents:
         return
     found = hosts_of(r, release) if hosts is None else hosts
@@ -137,8 +136,7 @@ def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None, wai
 
 
 def tell_host(r: Releases, project_id: str, agent_id: str) -> None:
-    """Tells a host to ask for its goals, because its groups or labels have changed. It may now belong to other
-    releases."""
+    """Tells a host whose groups or labels have changed to ask for its goals. Its releases may be others now."""
     if r.distribution.uses_agents and r.store.all(project_id):
         wake_soon(r.distribution, project_id, [agent_id], 0, releases=True)
 
@@ -148,7 +146,7 @@ def tell_host(r: Releases, project_id: str, agent_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The revision that a host should have. `hold`: the host only stages the files for now.
+    """The revision that a host should have. `hold`: whether the host only stages the files for now.
 
     `sending`: the signatures of contents that are being sent to the host."""
 
@@ -158,10 +156,10 @@ class Goal:
 
 
 def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | None) -> bool:
-    """Whether the host's goals have changed. `told`: the digest of the goals that the host knows; None: it sent no
-    digest.
+    """Whether the host's goals have changed. `told`: the digest of the goals that the host knows.
 
-    Compares with a list of releases that may be some seconds old. False if the host sent no digest."""
+    Compares with a list of releases that may be some seconds old. False if `told` is None, because the host sent no
+    digest."""
     if agent is None or told is None or not r.distribution.uses_agents:
         return False
     # A list from before a put would let each host ask once more that has asked since: it is read again.
@@ -223,7 +221,7 @@ def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str
 def ask(
     r: Releases, project_id: str, agent: FleetAgent, reports: Sequence[HostReport], has: Collection[str]
 ) -> list[Goal]:
-    """Stores the host's reports and returns its goals. Starts sending the files that the host lacks.
+    """Stores the host's reports and returns the host's goals. Starts sending the files that the host lacks.
 
     `has`: signatures of contents that the host has, or that were sent to it a moment ago."""
     if not r.distribution.uses_agents:
@@ -287,8 +285,9 @@ def _send_missing(
 
 
 def _may_be_sent(r: Releases, project_id: str, agent_id: str, revision: Revision) -> bool:
-    """Whether the host may be sent files of this revision again. False if it asked too often; each process counts
-    alone."""
+    """Whether the host may be sent files of this revision again. False if it has asked too often.
+
+    Each process counts only the requests that it has seen itself."""
     now, place = r.clock().timestamp(), (project_id, agent_id, revision.name, revision.number)
     if place not in r.asked:
         if len(r.asked) >= _REMEMBERED_HOSTS:
@@ -514,8 +513,8 @@ def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Rele
 def _is_over(release: Release, hosts: Sequence[Host], now: datetime, sent: Reports | None) -> bool:
     """Whether the roll-out needs no more looks.
 
-    A paused roll-out needs none. One with a wave in progress does. Any other needs none once all connected hosts have
-    their goal, or an hour after the last change of the share.
+    Paused: no more looks. A wave is in progress: more looks. Otherwise, looks go on until all connected hosts have
+    their goal, or until an hour after the last change of the share.
 
     GSE's hosts do not ask when they return. So GSE tries to send to them until they have their goal or count as
     gone."""
@@ -563,8 +562,7 @@ def take_back(r: Releases, before: Release, number: int, why: str, who: str) -> 
 
 
 def next_sequence(before: Release, now: datetime) -> int:
-    """The sequence of the next revision: the time in milliseconds, as for Jobs. Always above that of the last
-    revision."""
+    """The sequence of the next revision: the time in milliseconds, as for Jobs, but always above the last sequence."""
     return max(int(now.timestamp() * 1000), before.sequence + 1)
 
 

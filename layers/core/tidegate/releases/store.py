@@ -39,8 +39,9 @@ class ReleaseStore:
         return found
 
     def all(self, project_id: str) -> list[Release]:
-        """All releases of the project, from a consistent read, because a stale goal would bring a withdrawn revision
-        back."""
+        """All releases of the project, from a consistent read.
+
+        A stale goal would bring a withdrawn revision back."""
         found = self._table.query_all(keys.releases(project_id), consistent=True)
         return [record_from(Release, item) for item in found]
 
@@ -154,8 +155,7 @@ class ReleaseStore:
         return int(item["number"]) if item else 0
 
     def remove(self, release: Release, line: AuditLine, now: float) -> None:
-        """Deletes the release, then its revisions and reports. After a crash in between, nothing uses what is left of
-        them."""
+        """Deletes the release, then its revisions and reports. If a crash leaves some of these, nothing uses them."""
         key, last = keys.release(release.project_id, release.name), keys.last_revision(release.project_id, release.name)
         gone = delete(key, "#version = :version", version=release.version)
         number = put(last | {"number": release.latest, "expires_at": int(now) + _NUMBER_KEPT_SECONDS})
