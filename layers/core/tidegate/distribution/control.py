@@ -20,8 +20,9 @@ RECHECK_AFTER = timedelta(seconds=90)
 
 
 def restart_if_dead(d: Distribution, project_id: str, job_key: str) -> bool:
-    """Starts another execution if that of the Job has died. Returns whether it did. Completed steps are not
-    repeated."""
+    """Starts another execution if that of the Job has died. Returns whether it did.
+
+    The new execution does not repeat completed steps."""
     job = d.jobs.get(project_id, job_key)
     if job is None:
         return False
@@ -191,8 +192,9 @@ def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> d
 
 
 def _sequences_in(d: Distribution, job: Job, shards: Collection[int]) -> dict[Target, int]:
-    """The sequences of a Job's targets in the given shards. While the Job has no shards yet: those of all its
-    targets."""
+    """The sequences of a Job's targets in the given shards.
+
+    While the Job's window is open, it has no shards: then the sequences of all its targets."""
     own = job.sequence or 0
     if job.shard_count is not None:
         found = d.targets.shards(job, shards)
@@ -204,7 +206,7 @@ def _sequences_in(d: Distribution, job: Job, shards: Collection[int]) -> dict[Ta
 
 
 def _ended_as(d: Distribution, job: Job, statuses: Collection[str]) -> dict[Target, int]:
-    """The targets that ended with one of these statuses, with the sequences of their content."""
+    """The targets that ended with one of these statuses, each with the sequence of its content."""
     found: dict[Target, int] = {}
     for first in range(0, job.shard_count or 0, _SHARDS_READ_TOGETHER):
         numbers = range(first, min(first + _SHARDS_READ_TOGETHER, job.shard_count or 0))

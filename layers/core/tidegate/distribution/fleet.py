@@ -152,8 +152,7 @@ class FleetStore(Store):
         now: datetime,
         life: int | None = None,
     ) -> None:
-        """Stores the agent's connection in place of an older one. Messages go to the connection that was opened
-        last."""
+        """Stores the agent's connection in place of an older one. Messages go to the newest connection."""
         sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
         self._note_seen(project_id, agent_id, sets, now, life)
 
@@ -286,8 +285,7 @@ class EnrolmentStore(Store):
         return self._table.try_write(own)
 
     def use(self, use: Write, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
-        """Stores one use, the key and the agent, all or none. False if no use is left, or if the agent exists
-        already."""
+        """Stores one use, the key and the agent, all or none. False if no use is left, or if the agent exists."""
         alive = same_life(agent.project_id, agent.agent_id, agent.life)
         return self._table.try_write(use, *new_key(key), new_agent(agent), alive, audit_write(line))
 
@@ -510,7 +508,7 @@ class Fleet:
         self._d.fleet_store.remove(project_id, agent_id, life, line)
 
     def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
-        """The ids of the hosts that are in any of the groups and have all labels. Invalid if no host is."""
+        """The ids of the hosts that are in any of the groups and have all labels. Invalid if there is no such host."""
         wanted = frozenset(groups)
         found = [agent.agent_id for agent in self._d.fleet_store.memberships(project_id) if agent.has(wanted, labels)]
         selection = ", ".join([*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())])

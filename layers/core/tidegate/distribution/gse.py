@@ -29,7 +29,7 @@ _FAR_FUTURE = 2**35
 
 
 def read_results(data: Any) -> Results:
-    """The reports on targets, and the failure of the upload if there is one. Ignores malformed rows."""
+    """The reports on targets, and the report of the upload if it failed. Ignores malformed rows."""
     targets: dict[Target, TargetReport] = {}
     upload: TargetReport | None = None
     for row in _rows(data):
@@ -246,7 +246,7 @@ class GseEngine:
         return results
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """Nothing to do: GSE reaches its hosts by itself."""
+        """Does nothing, because GSE reaches its hosts by itself."""
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         agents = [_agent(target) for target in targets]

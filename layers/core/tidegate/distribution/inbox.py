@@ -218,7 +218,7 @@ class AgentInboxStore:
         return {(entry.transfer_id, entry.target): entry for entry in entries}
 
     def report(self, entry: InboxEntry, report: TargetReport) -> None:
-        """Stores a report. A report on a target that has ended changes nothing."""
+        """Stores a report. Changes nothing if the target has ended already."""
         key = _key(entry.project_id, entry.transfer_id, entry.target)
         if key is None:
             return
@@ -271,8 +271,7 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
-    """A transfer as an agent gets it. `swarm`: the host's seat in the swarm, with URLs and ages made for this
-    answer."""
+    """A transfer as an agent gets it. `swarm`: the host's seat in the swarm, with URLs made for this answer."""
 
     transfer_id: str
     entry: InboxEntry
@@ -448,7 +447,9 @@ def _own_id(offered: str) -> str:
 
 
 def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
-    """Whether a report is worth a write. It is not if the target has ended, or has made little progress since."""
+    """Whether a report is worth a write.
+
+    False if the target has ended, or has made little progress since its last report."""
     before = entry.state
     if before.ended:
         return False

@@ -41,8 +41,9 @@ _MAPPED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TargetMap:
-    """Targets for the console's map. `states` has one letter for each name: Pending W, Running R, Success S, Failed F,
-    Timeout T, Cancelled C, Superseded N (newer content)."""
+    """Targets for the console's map. `states` has one letter for each name.
+
+    Pending W, Running R, Success S, Failed F, Timeout T, Cancelled C, Superseded N (newer content)."""
 
     names: Sequence[str]
     states: str
@@ -182,7 +183,7 @@ class Lookup:
         return TargetMap(names, "".join(states), number if more else None)
 
     def _with_agent_state(self, job: Job, rows: list[Record]) -> list[Record]:
-        """Adds whether the host is online to each target without a report."""
+        """For each target without a report, adds whether its host is online."""
         silent = [row for row in rows if row["status"] in (PENDING, RUNNING) and row.get("error_code") is None]
         if not silent or self._fleet is None:
             return rows

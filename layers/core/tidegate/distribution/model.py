@@ -302,7 +302,9 @@ def states_before(following: str) -> tuple[str, ...]:
 
 
 class Wave(NamedTuple):
-    """Sends the Job to more targets, until `percent` of all have been sent it. Stops the Job if too many fail."""
+    """A stage in which more targets get the file, until `percent` of all targets have been sent it.
+
+    If too many targets of the wave fail, the Job stops."""
 
     percent: Annotated[
         int,
@@ -421,7 +423,7 @@ class TransferSpec:
 
 
 def job_key(job_id: str) -> str:
-    """A Job's short name for URLs and table keys. The Job's id is no such name, because it may contain slashes."""
+    """A Job's short name for URLs and table keys. The Job's id may contain slashes, so it cannot be used there."""
     return digest("job", job_id, length=32)
 
 
@@ -505,7 +507,7 @@ NO_REMARKS = Remarks()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One file for all targets requested within one window. `open_shards` are the shards with unfinished targets."""
+    """One file for all targets requested within one window. `open_shards`: the shards that have unfinished targets."""
 
     project_id: str
     job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
@@ -606,7 +608,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One target of a request, as stored. The Job has the Task's state, and all that the Tasks of the Job share."""
+    """One target of a request, as stored. Its state, and all that Tasks of a Job share, are read from the Job."""
 
     project_id: str
     uuid: str
@@ -645,8 +647,7 @@ class Windows:
 
     @property
     def lasts(self) -> int:
-        """The longest time from a Task's creation to the end of its Job. It includes one more window, for late
-        targets."""
+        """The longest time from a Task's creation to the end of its Job, with one more window for late targets."""
         return 2 * self.seconds + self.grace + self.job_timeout
 
     @property
@@ -709,8 +710,7 @@ def most_targets(engine: str, wanted: int) -> int:
 
 
 def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, int]]:
-    """The (first, last) shard of each transfer. There are as few transfers as the limit allows, each of whole
-    shards."""
+    """The (first, last) shard of each transfer. Makes as few transfers as the limit allows, each of whole shards."""
     found: list[tuple[int, int]] = []
     first, held = 0, 0
     for number, size in enumerate(shard_sizes):
@@ -799,10 +799,10 @@ class Arrival(NamedTuple):
 
 
 class Rebound(NamedTuple):
-    """The result of binding late arrivals to another Job, their new home. `done`: they are bound to it.
+    """The result of binding late arrivals to another Job, their new home.
 
-    Otherwise, `home_closed` says whether the new home has closed, too. `gone` has the ids of Tasks that another
-    collector has moved meanwhile."""
+    `done`: the arrivals are bound to the new home. Otherwise, `home_closed` says whether the new home has closed, too,
+    and `gone` has the ids of Tasks that another collector has moved meanwhile."""
 
     done: bool
     home_closed: bool = False

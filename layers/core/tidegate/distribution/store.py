@@ -666,8 +666,7 @@ class TargetStore:
     def add_shards(
         self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int] = NONE
     ) -> None:
-        """Writes the shards that do not exist yet. Existing shards stay, so that a second close does not undo a
-        poll."""
+        """Writes the shards that do not exist yet. Leaves the others, so that a second close does not undo a poll."""
         for number, targets in enumerate(shards):
             fresh = Shard(number, dict.fromkeys(targets, TargetState()), 0, iso(now))
             moved = [(*target, sequences[target]) for target in targets if target in sequences]

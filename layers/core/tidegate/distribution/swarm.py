@@ -86,8 +86,9 @@ def network_fault(given: str) -> str | None:
 
 
 def address_fault(address: str, networks: Iterable[str], source: str) -> str | None:
-    """The reason why an address cannot be given to peers. None if it can. `source`: the address of the agent's
-    request."""
+    """The reason why an address cannot be given to peers. None if it can.
+
+    `source`: the address from which the agent's request came."""
     host, _, port = address.rpartition(":")
     try:
         ip = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
@@ -424,8 +425,7 @@ _ENOUGH_HOSTS = 20
 
 
 def publish_swarm_metrics(job: Job) -> None:
-    """Writes the metrics of a Job's swarm to the log (EMF), which needs no AWS call. Writes none if there was no
-    swarm."""
+    """Writes the metrics of a Job's swarm to the log (EMF), which needs no AWS call. Does nothing without a swarm."""
     figures = job.swarm
     if not figures.hosts:
         return

@@ -721,8 +721,9 @@ def _why_late(d: Distribution, job: Job) -> dict[str, str]:
 
 
 def _end_job(d: Distribution, job: Job) -> Job:
-    """Writes the end of the Job and publishes it. Terminates the transfers first, which may be repeated without
-    harm."""
+    """Writes the end of the Job and publishes it. Before that, terminates the transfers.
+
+    Terminating them again does no harm."""
     if job.open_shards:
         _terminate_transfers(d, job)
     now = d.clock()
