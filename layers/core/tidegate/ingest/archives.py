@@ -196,9 +196,9 @@ class ArchiveEntry:
 def entries_of(archive: IO[bytes], size: int) -> Iterator[ArchiveEntry]:
     """Yields the files of a zip, or of a tar that may be packed with gzip, bzip2 or xz. `size`: bytes of the archive.
 
-    BadArchive for a file of any other format, and for an archive with too many entries, links, devices, encrypted
-    entries, paths that leave the archive, or zip entries that are neither stored nor deflated. Also while entries are
-    read, if they unpack to far more bytes than the archive has.
+    BadArchive for a file of any other format. BadArchive, too, for an archive with too many entries, links, devices,
+    encrypted entries, paths that leave the archive, or zip entries that are neither stored nor deflated. And while
+    entries are read, BadArchive if they unpack to far more bytes than the archive has.
     """
     budget = Budget(max(_ALWAYS_ALLOWED, size * _MOST_GROWTH))
     seen: set[str] = set()

@@ -533,7 +533,7 @@ def _limited_tree() -> TreeBuilder:
 def below(element: Element, stop: str) -> Iterator[Element]:
     """Yields all elements below this one, in order. Leaves out what is inside an element with the name `stop`.
 
-    So if elements of that name contain each other, nothing is visited several times.
+    So if such elements are nested, no element is visited several times.
     """
     waiting = list(reversed(element))
     while waiting:
@@ -563,9 +563,9 @@ ROOTS = {
 
 
 def from_xml(text: str, base: str, wanted: str) -> Listing:
-    """Returns the files of RSS (podcasts too), Atom, S3 listings or sitemaps. SourceBroken if it has another format.
+    """Returns the files of RSS (podcasts too), Atom, S3 listings or sitemaps. SourceBroken for another format.
 
-    `wanted`: the format, or `auto` for any of these.
+    `wanted`: the format that the text must have, or `auto` for any of these.
     """
     root = parsed(text)
     name = local(root).lower()

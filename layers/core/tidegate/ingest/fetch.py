@@ -194,10 +194,10 @@ class Ranged(AbstractContextManager[Stream]):
 
 
 def chunks_until_break(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
-    """Yields the chunks of a stream. If the connection breaks, the chunks end without an error, if the size is known.
+    """Yields the chunks of a stream, until its end or until the connection breaks.
 
-    The caller then sees how many bytes are missing. If the size is not known, the error is raised. SourceChanged as
-    soon as more than `most` bytes come; None allows any number.
+    If the size is known, a break raises no error, because the caller sees how many bytes are missing. If the size is
+    not known, the error is raised. SourceChanged as soon as more than `most` bytes come; None allows any number.
     """
     got = 0
     try:

@@ -103,6 +103,5 @@ def total_of(headers: Mapping[str, str]) -> int | None:
 
 
 def ingested_object(project_id: str, request_id: str) -> str:
-    """Returns a new key for the object that one run writes. The key is partly random, so a late run overwrites
-    nothing."""
+    """Returns a new key for the object that one run writes. It is partly random, so a late run overwrites nothing."""
     return f"content/{project_id}/{request_id}-{token_hex(8)}"

@@ -151,7 +151,9 @@ def associate(ingest: Ingest, step: Step) -> StepOutcome:
 
 
 def check_file(ingest: Ingest, step: Step) -> StepOutcome:
-    """`check`: reads a ready file's content and verifies its SHA-256. If the file has a source, compares them."""
+    """`check`: reads a ready file's content and verifies its SHA-256.
+
+    If the file has a source, also compares the file with its source."""
     request = step.request
     file = ingest.files.require(request.project_id, str(request.payload["file_id"]))
     if file.state != READY or file.signature is None:
