@@ -149,7 +149,7 @@ class OpenUploads:
 def closed_record(opened: OpenUpload) -> Write:
     """Returns the write that deletes the record of an open upload. It fails if there is no such record.
 
-    Put it into the transaction that stops counting the upload. So that is done only once.
+    Put it into the transaction that stops counting the upload. This transaction then succeeds only once.
     """
     return delete(keys.open_upload(opened.project_id, opened.file_id), "attribute_exists(#pk)")
 
