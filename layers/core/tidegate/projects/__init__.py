@@ -1,6 +1,7 @@
 """Projects, the tenants: their keys, quotas, secrets and audit trail, as parts of the `Tenancy` object of `app.py`.
 
-Importing any module of this package runs this file, so it imports the others only when a part is first used.
+Importing any module of this package also runs this file. So this file imports the other modules only when a part of
+`Tenancy` is first used.
 """
 
 from __future__ import annotations
@@ -158,9 +159,10 @@ class Tenancy:
         return RateLimiter(register, rule)
 
     def limit_socket(self, project_id: str, key_id: str, agent_id: str | None, count: int) -> None:
-        """RateLimited if the connection's host, project or key sends too much.
+        """Raises RateLimited if the connection's host, project or key sends too many messages.
 
-        A message counts as one request of the host or project, together with HTTP, and as `count` messages of the key.
+        A message counts as one request of the host, or of the project if the key belongs to no host. Requests over HTTP
+        count there, too. For the key, the message counts as `count` messages.
         """
         from tidegate.projects.limits import SOCKET_RATE
         from tidegate.projects.model import AGENT_RATE, DEFAULT_BURST_SECONDS

@@ -1,4 +1,4 @@
-"""The audit trail: who did what to a record, when and why, written in the transaction of the change."""
+"""The audit trail: who changed which record, when and why. A line is written in the same transaction as the change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AuditLine:
 
 
 def named_at(name: str, url: str) -> str:
-    """`name at host`, for an audit line. Not the whole URL, because it may hold a secret that the line would keep."""
+    """Returns `name at host`, for an audit line. The rest of the URL is left out, because it may contain a secret."""
     return f"{name} at {urlsplit(url).hostname}"
 
 
@@ -58,9 +58,9 @@ def act(
     *,
     states: tuple[str | None, str | None] = (None, None),
 ) -> AuditLine:
-    """The audit line of one action: `act(project_id, key_id, now, caller.key_id, "key.revoke")`.
+    """Returns the audit line of one action: `act(project_id, key_id, now, caller.key_id, "key.revoke")`.
 
-    Stores write it in the transaction of the change (`audit_write`).
+    A store writes the line in the same transaction as the change, with `audit_write`.
     """
     return AuditLine(project_id, record_id, iso(now), who, action, *states, why[:_LONGEST_WHY])
 
@@ -75,7 +75,10 @@ _PAGES, _PAGE_SIZE = 5, 200
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """What lines must match; None matches all. `since` and `until` are inclusive."""
+    """What the listed audit lines must match. A field that is None matches all lines.
+
+    `since` and `until` are inclusive.
+    """
 
     record: str | None = None
     actor: str | None = None
@@ -101,20 +104,21 @@ def audit_write(line: AuditLine) -> Write:
 
 
 class AuditStore(Store):
-    """The audit trail. Each line is written in the transaction of the change that it records."""
+    """The audit trail in the table. A line is written in the same transaction as the change that it describes."""
 
     def record(self, line: AuditLine) -> None:
-        """Records an action that writes nothing to the table. Call it before the action.
+        """Writes the line of an action that itself writes nothing to the table. Call this method before the action.
 
-        After a crash in between, there is a line of an action that was not done; the other order could lose the line.
+        After a crash in between, the trail shows an action that was not done. In the other order, a crash could lose
+        the line.
         """
         self._table.write(audit_write(line))
 
     def list(self, project_id: str, limit: int, cursor: str | None, wanted: AuditFilter) -> Listed[AuditLine]:
-        """A page of lines, newest first, from the partitions of the record, of the actor or of the project.
+        """Returns a page of lines, newest first, from the partitions of the record, of the actor or of the project.
 
-        Each partition is read back to some time. Lines older than the latest of these times are left for the next page,
-        because another partition may have lines between them.
+        Each partition is read only back to a certain time. Lines older than the latest of these times are left for the
+        next page, because another partition may still have unread lines of that age.
         """
         before = _position(cursor)
         found: Items = []
@@ -138,7 +142,10 @@ class AuditStore(Store):
         return [keys.audit_list(project_id, spread) for spread in range(keys.AUDIT_SPREAD)]
 
     def _read(self, pk: str, wanted: AuditFilter, before: str | None, limit: int) -> tuple[Items, str]:
-        """One partition's newest lines that match, and the sort key down to which it was read ("" for its end)."""
+        """Returns the newest matching lines of one partition, and the sort key where reading stopped.
+
+        The sort key is empty if the partition was read to its end.
+        """
         index = None if wanted.record else "gsi2" if wanted.actor and wanted.actor != SYSTEM else "gsi1"
         given: dict[str, Any] = {"who": wanted.actor, "action": wanted.action}
         values = {name: value for name, value in given.items() if value}

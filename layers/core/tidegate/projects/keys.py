@@ -59,7 +59,10 @@ class ApiKey:
 
     @property
     def record_id(self) -> str:
-        """The id of the key's record. The bootstrap key's includes its hash, so that a new key has a new record."""
+        """The id of the key's record in the table.
+
+        The id of the bootstrap key's record includes the key's hash, so that a new bootstrap key gets a new record.
+        """
         return f"{self.key_id}-{self.key_sha256}" if self.is_bootstrap else self.key_id
 
     @property
@@ -84,7 +87,7 @@ class ApiKey:
 
 
 def bootstrap_key(key_sha256: str) -> ApiKey:
-    """The deployment's admin key, as it is while the table has no record of it."""
+    """Returns the deployment's admin key in its first state. It is used while the table has no record of this key."""
     return ApiKey(BOOTSTRAP_KEY_ID, "", ("admin",), None, key_sha256, "", name="bootstrap")
 
 
@@ -106,7 +109,7 @@ def format_key(key_id: str, secret: str) -> str:
 
 
 def key_id_of(key: str) -> str | None:
-    """The id inside a key; None if the text does not look like a key, which then costs no read."""
+    """Returns the id inside a key. None if the text does not look like a key; then no read of the table is needed."""
     found = _KEY.fullmatch(key)
     return found[1] if found else None
 
@@ -130,34 +133,45 @@ def _listing(key: ApiKey) -> dict[str, str]:
 
 
 def _end(key: ApiKey, at: int) -> dict[str, Any]:
-    """The attributes of a key that ends at `at`, when its connections are closed. The TTL removes the record later.
+    """Returns the attributes of a key that ends at the time `at`. Then the key's connections are closed.
 
-    The bootstrap key's record is never removed: without it, an ended bootstrap key would be valid again.
+    Later the table's TTL removes the key's record. The bootstrap key's record is never removed: without it, an ended
+    bootstrap key would be valid again.
     """
     due = keys.due(key.record_id, at, "key")
     return due if key.is_bootstrap else due | {"expires_at": at + ENDED_KEY_KEPT_SECONDS}
 
 
 def new_key(key: ApiKey) -> list[Write]:
-    """The writes that store a new key, and list an agent's key under its agent."""
+    """Returns the writes that store a new key.
+
+    If the key belongs to an agent, they also list the key under that agent.
+    """
     end = {} if key.valid_until is None else _end(key, key.valid_until)
     writes = [put_new(keys.api_key(key.record_id) | item_of(key) | _listing(key) | end)]
     return [*writes, put(_agent_place(key, key.agent_id))] if key.agent_id else writes
 
 
 def _agent_place(key: ApiKey, agent_id: str) -> dict[str, Any]:
-    """The item that lists a key under its agent. Removed with the host, or after the key's end if that is known."""
+    """Returns the item that lists a key under its agent.
+
+    The item is removed when the host is deleted or replaced. If the key has an expiry time, the item also expires, some
+    time after the key.
+    """
     expires = {} if key.valid_until is None else {"expires_at": key.valid_until + ENDED_KEY_KEPT_SECONDS}
     return keys.agent_key(key.project_id, agent_id, key.key_id) | expires
 
 
 def same_life(project_id: str, agent_id: str, life: int) -> Write:
-    """The check that the host was not deleted or replaced meanwhile."""
+    """Returns the check that the host was not deleted or replaced since `life` was read."""
     return check(keys.agent_life(project_id, agent_id), _is_life(life), life=life)
 
 
 def next_life(project_id: str, agent_id: str, life: int) -> Write:
-    """The write that ends `life`, so that its keys are refused. It fails if that life has ended already."""
+    """Returns the write that ends the host's life `life`, so that keys of this life are refused.
+
+    The write fails if this life has already ended.
+    """
     key = keys.agent_life(project_id, agent_id)
     return update(key, {"life": life + 1}, condition=_is_life(life), life=life)
 
@@ -173,32 +187,36 @@ class ApiKeyStore(Store):
         self._table.transact([*new_key(key), *alive, audit_write(line), *noted(key_id=key.key_id)])
 
     def life(self, project_id: str, agent_id: str) -> int:
-        """The current life of a host; 0 if it was never deleted or replaced."""
+        """Returns the current life of a host: 0 at first, and one more each time the host is deleted or replaced."""
         item = self._table.get(keys.agent_life(project_id, agent_id), consistent=True)
         return int(item["life"]) if item else 0
 
     def end_life(self, project_id: str, agent_id: str) -> int:
-        """Ends the current life of a host, which makes all its keys invalid. Returns the next life."""
+        """Ends the current life of a host, so that all its keys become invalid. Returns the number of the next life."""
         ended = update(keys.agent_life(project_id, agent_id), adds={"life": 1}, condition="")
         return int(self._table.write(ended)["life"])
 
     def of_agent(self, project_id: str, agent_id: str) -> list[ApiKey]:
-        """All keys listed under an agent, also ended ones."""
+        """Returns all keys that are listed under an agent, including ended keys."""
         self._name_old_keys(project_id)
         found = self._table.query_all(keys.agent_keys(project_id, agent_id), consistent=True, project=("sk",))
         records = self._table.batch_get((keys.api_key(item["sk"]) for item in found), consistent=True)
         return [key_of(item) for item in records]
 
     def forget_of_agent(self, ended: Iterable[ApiKey]) -> None:
-        """Removes these keys from those listed under their agents. Their own records stay for the list of keys."""
+        """Removes the keys from the lists of their agents.
+
+        The records of the keys stay, for the project's list of keys.
+        """
         self._table.batch_delete(
             keys.agent_key(key.project_id, key.agent_id, key.key_id) for key in ended if key.agent_id
         )
 
     def _name_old_keys(self, project_id: str) -> None:
-        """Lists the keys that older versions created under their agents, once for each project.
+        """Adds keys that older versions created to the lists of their agents. This is done once for each project.
 
-        At most 10,000 in one call; the next call continues. Keys that are not listed yet end with the host's life, too.
+        One call handles at most 10,000 keys, and the next call continues. A key that is not listed yet also becomes
+        invalid when its host's life ends.
         """
         marker = self._table.get(keys.agent_keys_named(project_id), consistent=True) or {}
         cursor, done = marker.get("cursor"), bool(marker.get("done"))
@@ -223,12 +241,15 @@ class ApiKeyStore(Store):
         return Listed([key_of(item) for item in self._table.current(page.items)], page.cursor)
 
     def note_use(self, key: ApiKey, now: datetime, unless_after: datetime) -> None:
-        """Records the use, unless one after `unless_after` is recorded. Also adds old keys to the list."""
+        """Records that the key was used, unless a use after `unless_after` is already recorded.
+
+        Also adds the key to the project's list of keys, in which keys of old versions are missing.
+        """
         free = "(attribute_not_exists(#last_used_at) OR #last_used_at <= :before)"
         self._change(key, {"last_used_at": iso(now)}, free, before=iso(unless_after))
 
     def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool:
-        """Adds the new key and sets the end of the old one. False if the old one was replaced or revoked meanwhile."""
+        """Adds the new key and sets the end of the old key. False if the old key was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
         ended = self._update(old, ending, unchanged)
@@ -241,7 +262,7 @@ class ApiKeyStore(Store):
         return self._table.try_write(revoked, audit_write(line))
 
     def settle(self, record_id: str) -> None:
-        """Marks the end of a key as finished, so that compensation no longer checks it."""
+        """Marks the end of the key as finished, so that compensation no longer checks the key."""
         self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
 
     def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
@@ -249,7 +270,10 @@ class ApiKeyStore(Store):
 
     @staticmethod
     def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:
-        """The write that changes a key. It creates the bootstrap key's record, which exists only after a change."""
+        """Returns the write that changes a key.
+
+        The bootstrap key has no record before its first change, so the write also creates this record.
+        """
         if key.is_bootstrap:
             identity = {name: getattr(key, name) for name in ("key_id", "project_id", "scopes", "key_sha256", "name")}
             sets = identity | {"scopes": list(key.scopes), "created_at": key.created_at} | sets
@@ -268,7 +292,7 @@ CloseConnections = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A new key's id, and the text that the caller sends, of which only the hash is stored."""
+    """The id of a new key, and the text that the key's user sends. Only the hash of the text is stored."""
 
     key_id: str
     key: str
@@ -330,7 +354,7 @@ class ApiKeys:
         *,
         life: int = 0,
     ) -> tuple[ApiKey, str]:
-        """A new key, which is not stored yet, and its text."""
+        """Returns a new key and the key's text. Does not store the key."""
         now = self._clock()
         key_id = new_id("key", now).replace("-", "")
         text = format_key(key_id, secrets.token_hex(20))
@@ -339,13 +363,19 @@ class ApiKeys:
         return key, text
 
     def sign_in_ticket(self, by: str) -> tuple[ApiKey, str]:
-        """A ticket for one `sign_in` within a minute, and its text. It is a key that can be used for nothing else."""
+        """Creates a ticket and returns it with its text.
+
+        The ticket is a key that allows one `sign_in` within a minute, and nothing else.
+        """
         ticket, text = self.make_key("", (SIGN_IN,), None, "sign-in", TICKET_SECONDS, by)
         self._add(ticket, text)
         return ticket, text
 
     def sign_in(self, ticket_id: str) -> tuple[ApiKey, str]:
-        """Replaces a ticket by an admin key for the console, valid for 12 hours. WrongState if it was used before."""
+        """Replaces a ticket by an admin key for the console, which is valid for 12 hours. Returns the key and its text.
+
+        Raises WrongState if the ticket was used before or has expired.
+        """
         ticket, now = self._key(ticket_id), self._clock()
         if SIGN_IN not in ticket.scopes or not ticket.is_active(now):
             raise WrongState("only a ticket that was made within the last minute signs in: make another one")
@@ -363,7 +393,10 @@ class ApiKeys:
         return self._store.list("", limit, cursor)
 
     def rotate(self, key_id: str, overlap_s: int, by: str) -> NewKey:
-        """Creates a key with the old one's name, scopes and lifetime. The old one stays valid for `overlap_s`."""
+        """Creates a key with the name, scopes and lifetime of an old key.
+
+        The old key stays valid for `overlap_s` seconds.
+        """
         old, now = self._key(key_id), self._clock()
         if not old.is_active(now):
             raise WrongState(f"the key {key_id} is {old.state(now)}: create a new key")
@@ -386,7 +419,10 @@ class ApiKeys:
         return NewKey(new.key_id, text)
 
     def revoke(self, key_id: str, by: str) -> None:
-        """Revokes a key and closes its WebSocket connections. Idempotent: a repeat closes what is still open."""
+        """Revokes a key and closes its WebSocket connections.
+
+        Idempotent: a repeat closes connections that are still open.
+        """
         key = self._key(key_id)
         if key.is_admin and key_id == by:
             raise WrongState("an admin key cannot revoke itself: call with the admin key that you want to keep")
@@ -396,7 +432,10 @@ class ApiKeys:
     # --- all keys of an agent
 
     def life(self, project_id: str, agent_id: str) -> int:
-        """The host's current life, a number that rises when it is deleted or replaced. Older keys are refused."""
+        """Returns the host's current life: a number that rises when the host is deleted or replaced.
+
+        Keys of an earlier life are refused.
+        """
         return self._store.life(project_id, agent_id)
 
     def agent_has_key(self, project_id: str, agent_id: str) -> bool:
@@ -405,16 +444,20 @@ class ApiKeys:
         return any(key.life == life and key.is_active(now) for key in self._store.of_agent(project_id, agent_id))
 
     def end_agent(self, project_id: str, agent_id: str, by: str) -> int:
-        """Revokes all keys of an agent, and returns the host's next life. The call can be repeated after a crash: its
-        first write makes all keys invalid."""
+        """Revokes all keys of an agent, and returns the number of the host's next life.
+
+        The call can be repeated after a crash. Its first write already makes all the keys invalid.
+        """
         life = self._store.end_life(project_id, agent_id)
         self.revoke_older(project_id, agent_id, life, by)
         return life
 
     def revoke_older(self, project_id: str, agent_id: str, life: int, by: str) -> None:
-        """Revokes the agent's keys from before `life`, rotated ones too, and closes their WebSocket connections.
+        """Revokes the agent's keys of lives before `life`, and closes the WebSocket connections of these keys.
 
-        Keys of `life` stay: a call that runs late must not lock out the host that has replaced the old one."""
+        A key that a rotation created in such a life is revoked, too. Keys of `life` itself stay valid: the call may run
+        late, when a new host has already replaced the old one.
+        """
         older = [key for key in self._store.of_agent(project_id, agent_id) if key.life < life]
         for key in older:
             self.revoke(key.key_id, by)
@@ -424,7 +467,7 @@ class ApiKeys:
         return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
 
     def finish_end(self, key: ApiKey) -> bool:
-        """Closes the connections of a key that has expired, or whose revocation crashed. False if the key is active."""
+        """Closes the connections of a key that has expired or was revoked. False if the key is still active."""
         if key.is_active(self._clock()):
             return False
         self._close_connections(key.record_id)
@@ -443,7 +486,7 @@ class ApiKeys:
         return key
 
     def _close_connections(self, record_id: str) -> None:
-        """Closes the key's connections. If some stay open, the key stays due, and compensation tries again."""
+        """Closes the key's connections. If some of them stay open, compensation tries again later."""
         still_open = self._close_all(record_id)
         if still_open:
             logger.warning("connections of an ended key are still open", key_id=record_id, open=still_open)
@@ -460,11 +503,11 @@ MOST_KEPT = 1000
 
 
 class Authentication:
-    """Finds the valid key of a bearer token. Keeps it in this process for `kept_seconds`, so a revocation may take
-    effect that much later.
+    """Finds the valid key of a bearer token.
 
-    API Gateway's own cache cannot be used. It needs the header as identity source, and would itself answer requests
-    without the header, not as problem+json.
+    A valid key is kept in this process for `kept_seconds`, so a revocation may take effect that much later. API
+    Gateway's own cache cannot be used: it requires that every request has the header. API Gateway would answer a
+    request without the header itself, and not as problem+json.
     """
 
     def __init__(self, store: ApiKeyStore, clock: Clock, admin_key_sha256: str, kept_seconds: int) -> None:
@@ -477,7 +520,10 @@ class Authentication:
         self._noted: dict[str, datetime] = {}
 
     def key_of_token(self, token: str) -> ApiKey | None:
-        """The key behind a bearer token; None if it is unknown, expired or revoked. Unknown keys are not kept."""
+        """Returns the key of a bearer token. None if the key is unknown, expired or revoked.
+
+        Only a valid key is kept for later calls.
+        """
         # By hash, so that a memory dump shows no key in this dict.
         name, now = hash_key(token), self._clock().timestamp()
         until, known = self._kept.get(name, (0.0, None))
@@ -492,7 +538,10 @@ class Authentication:
         return known
 
     def read_key(self, token: str) -> ApiKey | None:
-        """The active key of a token, read from the table and not from the cache. None as for `key_of_token`."""
+        """Returns the valid key of a token, read from the table and not from the cache.
+
+        None if the key is unknown, expired or revoked.
+        """
         key = self._find(token)
         now = self._clock()
         if key is None or not key.is_active(now):
@@ -512,7 +561,10 @@ class Authentication:
         return stored if stored and is_key(token, stored.key_sha256) else None
 
     def _note_use(self, key: ApiKey, now: datetime) -> None:
-        """Records the use for the list of keys: at most once an hour, or once a day for an agent's. Never raises."""
+        """Records that the key was used, for the list of keys. Never raises.
+
+        Records at most one use in an hour, or one in a day if the key belongs to an agent.
+        """
         before = now - (AGENT_USE_EVERY if key.agent_id else LAST_USE_EVERY)
         if self._noted.get(key.record_id, before) > before:
             return
@@ -527,6 +579,9 @@ class Authentication:
             logger.warning("the last use of a key was not recorded", key_id=key.key_id, exc_info=True)
 
     def is_active(self, record_id: str) -> bool:
-        """Whether the key of an open connection is still valid. Consistent: a revocation takes effect at once."""
+        """Whether the key of an open connection is still valid.
+
+        The read is consistent: a revocation takes effect at once.
+        """
         key = self._store.get(record_id, consistent=True)
         return key.is_active(self._clock()) if key else is_bootstrap_record(record_id)

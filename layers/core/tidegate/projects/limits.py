@@ -51,17 +51,26 @@ START_SECONDS = 10
 
 
 def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
-    """The write that adds to the count of waiting requests. With a limit, it is refused if as many wait already."""
+    """Returns the write that adds to the project's count of waiting requests.
+
+    With a limit, the write fails if `limit` requests are already waiting.
+    """
     return count_write(project_id, "queued", change, limit)
 
 
 def count_write(project_id: str, name: str, change: int, limit: int | None = None) -> Write:
-    """The write that adds to a project's count, named as its quota. With a limit, it is refused if that is reached."""
+    """Returns the write that adds to one of the project's counts. A count has the name of its quota.
+
+    With a limit, the write fails if the count has already reached the limit.
+    """
     return _count_write(keys.usage(project_id), {name: change}, {} if limit is None else {name: limit})
 
 
 def batches_write(project_id: str, changes: Mapping[str, int], quotas: Quotas | None = None) -> Write:
-    """The write that adds to the counts `batches` and `unstarted_batches`. Refused if one of the quotas is reached."""
+    """Returns the write that adds to the project's counts `batches` and `unstarted_batches`.
+
+    With quotas, the write fails if one of the changed counts has already reached its quota.
+    """
     limits = {name: int(getattr(quotas, name)) for name in changes} if quotas else {}
     return _count_write(keys.batch_usage(project_id), changes, limits)
 
@@ -73,13 +82,16 @@ def _count_write(key: Key, changes: Mapping[str, int], limits: Mapping[str, int]
 
 
 def upload_closed_write(project_id: str, size: int, condition: str = "", **values: Any) -> Write:
-    """The write that no longer counts an announced upload. Only in the transaction that deletes its open record."""
+    """Returns the write that takes an announced upload out of the project's counts.
+
+    Use it only in the transaction that deletes the record of the open upload.
+    """
     adds: dict[str, int | set[str]] = {"open_uploads": -1, "announced_bytes": -size}
     return update(keys.upload_usage(project_id), adds=adds, condition=condition, **values)
 
 
 def daily_limit(quotas: Quotas, count: str) -> int | None:
-    """The quota of a day's count, in units of the count."""
+    """Returns the quota for a count of the day, in the unit of the count. None if there is no quota."""
     name, units = DAILY[count]
     limit: int | None = getattr(quotas, name)
     return None if limit is None else limit * units
@@ -97,13 +109,16 @@ def until_next_day(now: datetime) -> float:
 
 
 def day_exceeded(quotas: Quotas, count: str, now: datetime) -> QuotaExceeded:
-    """The error for a used-up quota of the day. Its Retry-After is the next day."""
+    """Returns the error for a used-up quota of the day. Its Retry-After is the time until the next day."""
     name, _ = DAILY[count]
     return QuotaExceeded.for_limit(name, getattr(quotas, name), until_next_day(now))
 
 
 def day_write(project_id: str, now: datetime, counts: Mapping[str, int], quotas: Quotas | None = None) -> Write:
-    """The write that adds to the counts of the day. With quotas, it is refused if a count would exceed its limit."""
+    """Returns the write that adds to the project's counts of the day.
+
+    With quotas, the write fails if a count would then exceed its quota.
+    """
     bound: dict[str, Any] = {}
     fits = []
     for name, change in counts.items():
@@ -121,7 +136,7 @@ def day_write(project_id: str, now: datetime, counts: Mapping[str, int], quotas:
 
 
 class Room(NamedTuple):
-    """A project's quota of stored bytes, the bytes stored, and those of announced uploads that have not ended."""
+    """A project's quota of stored bytes, the bytes that are stored, and the bytes of announced uploads still open."""
 
     limit: int | None
     stored: int = 0
@@ -129,12 +144,15 @@ class Room(NamedTuple):
 
     @property
     def left(self) -> int:
-        """The bytes that are left of the quota; 0 without a quota."""
+        """The bytes of the quota that are still free; 0 if the project has no quota."""
         return 0 if self.limit is None else self.limit - self.stored - self.announced
 
 
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
-    """The write that adds new content to the project's stored bytes. With a limit, it is refused if it does not fit."""
+    """Returns the write that adds the size of new content to the project's stored bytes.
+
+    With a limit, the write fails if the stored bytes would then exceed the limit.
+    """
     bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
     return update(
         keys.usage(project_id),
@@ -156,7 +174,10 @@ class UsageStore(Store):
         return {name: int(item.get(name, 0)) for name in DAILY}
 
     def quotas_today(self, project_ids: Iterable[str], now: datetime) -> dict[str, tuple[Quotas, dict[str, int]]]:
-        """The quotas of projects and their counts of the day. One call for up to 50 of them."""
+        """Returns the quotas and the counts of the day for each of these projects that exists.
+
+        Up to 50 projects are read with one call of DynamoDB.
+        """
         day = f"{now:%Y-%m-%d}"
         wanted = {each: (keys.project(each), keys.day_usage(each, day)) for each in project_ids}
         read = self._table.batch_get(chain.from_iterable(wanted.values()))
@@ -169,7 +190,10 @@ class UsageStore(Store):
         return result
 
     def queued(self, project_id: str) -> tuple[int | None, int]:
-        """The quota `queued` and the number of waiting requests, perhaps a moment old. Cheaper than one write."""
+        """Returns the quota `queued` (None without a limit) and the number of waiting requests, perhaps a moment old.
+
+        Reading both costs less than one write.
+        """
         used = self._table.get(keys.usage(project_id)) or {}
         return self._quotas(project_id).queued, int(used.get("queued", 0))
 
@@ -179,11 +203,15 @@ class UsageStore(Store):
         return {name: int(item.get(name, 0)) for name in DAILY}
 
     def reserve_today(self, project_id: str, now: datetime, quotas: Quotas, **counts: int) -> bool:
-        """Adds to the counts of the day. False, without a change, if one of them would exceed its quota."""
+        """Adds to the counts of the day. False, without a change, if one of the counts would exceed its quota."""
         return self._table.try_write(day_write(project_id, now, counts, quotas))
 
     def of_project(self, project_id: str, channels: Sequence[str], now: datetime) -> dict[str, Any]:
-        """The project's counts by quota, and `running: {channel: n}` without channels in which nothing runs."""
+        """Returns the project's counts by the names of their quotas.
+
+        The entry `running` has the number of running requests for each channel. A channel in which nothing runs is left
+        out.
+        """
         today = self.today(project_id, now)
         counts: Item = {}
         for key in (keys.usage(project_id), keys.batch_usage(project_id), keys.upload_usage(project_id)):
@@ -201,9 +229,9 @@ class UsageStore(Store):
         }
 
     def register_server(self, key: Key, name: str, expires_at: float, **caller: Any) -> int:
-        """Registers a function in the record of a time window. Returns how many are in it; 0 if that is unknown.
+        """Adds a function to the record of a time window. Returns the number of functions in this record.
 
-        `caller`: whom the function serves, for the log.
+        Returns 0 if the record could not be written. `caller`: whom the function serves, for the log.
         """
         noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
         try:
@@ -214,14 +242,18 @@ class UsageStore(Store):
             return 0
 
     def require_room(self, project_id: str, size: int) -> Room:
-        """The project's room for content. QuotaExceeded if this size does not fit beside all announced uploads."""
+        """Returns the project's room for content. The bytes of all announced uploads count as used.
+
+        Raises QuotaExceeded if content of this size does not fit.
+        """
         return self._room(project_id, size, self._quotas(project_id))
 
     def upload_opened_writes(self, project_id: str, announced: int | None) -> tuple[int, list[Write]]:
-        """The size that an announced upload counts as, and the writes that count it. QuotaExceeded if there is no room.
+        """Returns the size that an announced upload counts as, and the writes that count the upload.
 
-        The writes are refused if a quota is used up meanwhile. With a quota, an upload of unknown size counts as the
-        largest size that S3 accepts in one PUT, or as all the room that is left.
+        Raises QuotaExceeded if there is no room. The writes fail if a quota is used up meanwhile. If the project has a
+        quota of stored bytes, an upload of unknown size counts as the largest size that S3 accepts in one PUT. If less
+        room is left, it counts as all of this room.
         """
         quotas = self._quotas(project_id)
         room = self._room(project_id, 1 if announced is None else announced, quotas)
@@ -240,9 +272,10 @@ class UsageStore(Store):
         return size, [update(keys.upload_usage(project_id), adds=adds, condition=fits, **bound), *checks]
 
     def upload_grown_writes(self, project_id: str, counted: int, size: int) -> tuple[int, list[Write]]:
-        """The size that an open upload counts as from now on, and the writes that change it. QuotaExceeded if no room.
+        """Returns the size that an open upload counts as from now on, and the writes that change its count.
 
-        It is `size`, or all the room that is left if that is less. The writes are refused if the room is used up.
+        The upload counts as `size`, or as all the room that is left if `size` does not fit. Raises QuotaExceeded if no
+        room is left. The writes fail if the room is used up meanwhile.
         """
         room = self._room(project_id, min(size, 1 + counted) - counted, self._quotas(project_id))
         if room.limit is None:
@@ -259,9 +292,10 @@ class UsageStore(Store):
         ]
 
     def new_content_writes(self, project_id: str, size: int, announced: int | None = None) -> list[Write]:
-        """The writes that count new content, for the transaction that stores it. Refused if it no longer fits.
+        """Returns the writes that count new content. Use them in the transaction that stores the content.
 
-        `announced`: the size that it counted as while it was an open upload; None if it was no upload.
+        Raises QuotaExceeded if the content does not fit. The writes fail if it stops fitting meanwhile. `announced`:
+        the size that the content counted as while it was an open upload. None if the content was not an upload.
         """
         quotas = self._quotas(project_id)
         if announced == size:
@@ -310,9 +344,9 @@ class UsageStore(Store):
 
 
 class DayBudget:
-    """What one function uses of a project's quotas of the day: reserved before its work, corrected after it.
+    """What one function uses of a project's quotas of the day. It is reserved before the work and corrected after it.
 
-    The reservation of a function that dies stays, because nobody knows how much it used.
+    If the function dies, its reservation stays, because nobody knows how much the function has used.
     """
 
     def __init__(self, usage: UsageStore, quotas: Quotas, project_id: str, now: datetime) -> None:
@@ -325,7 +359,7 @@ class DayBudget:
         self.reserved: dict[str, int] = {}
 
     def reserve(self, **counts: int) -> bool:
-        """Reserves these counts. False, without a change, if less is left of one of the quotas."""
+        """Reserves these counts. False, without a change, if one of the counts would exceed its quota."""
         if not self._usage.reserve_today(self._project_id, self._day, self._quotas, **counts):
             return False
         for name, count in counts.items():
@@ -333,8 +367,11 @@ class DayBudget:
         return True
 
     def settle(self, **used: int) -> None:
-        """Corrects the counts to what was used. The function's reads count as time, because a batch whose results come
-        separately can read all of them at each tick."""
+        """Corrects the reserved counts to what was used.
+
+        The function's table reads are charged as time. They matter because a batch whose results come in separate calls
+        can read all its results at each tick.
+        """
         if RUNNER_SECONDS in used:
             used[RUNNER_SECONDS] += int((self._usage.units_read - self._units_before) / READ_UNITS)
         changes = {name: used[name] - reserved for name, reserved in self.reserved.items() if used[name] != reserved}
@@ -348,7 +385,7 @@ class DayBudget:
 
 
 class RunnerTime:
-    """Charges the time of functions that work for a project, and refuses it if the day's runner-hours are used up."""
+    """Charges a project for the time of its functions. Refuses further work if the day's runner-hours are used up."""
 
     def __init__(self, usage: UsageStore, quotas: Callable[[str], Quotas], clock: Clock) -> None:
         self._usage = usage
@@ -359,14 +396,21 @@ class RunnerTime:
         return DayBudget(self._usage, self._quotas(project_id), project_id, self._clock())
 
     def spend(self, project_id: str, seconds: int) -> int | None:
-        """Charges work that was done. Returns the seconds until the next day if the day's runner-hours are used up."""
+        """Charges the project for work that was done.
+
+        If the day's runner-hours are then used up, returns the seconds until the next day; otherwise None.
+        """
         now = self._clock()
         used = self._usage.add_today(project_id, now, **{RUNNER_SECONDS: seconds})
         return math.ceil(until_next_day(now)) if is_used_up(self._quotas(project_id), used, RUNNER_SECONDS) else None
 
     @contextmanager
     def counted(self, project_id: str) -> Iterator[None]:
-        """Charges the time of the block. QuotaExceeded if nothing is left: the request then waits for the next day."""
+        """Charges the project for the time of the block.
+
+        Raises QuotaExceeded before the block if the day's runner-hours are used up. The request then waits for the next
+        day.
+        """
         now, quotas = self._clock(), self._quotas(project_id)
         limit = daily_limit(quotas, RUNNER_SECONDS)
         if limit is not None and self._usage.today(project_id, now)[RUNNER_SECONDS] >= limit:
@@ -387,7 +431,7 @@ class RunnerTime:
 
 
 def _not_above(name: str) -> str:
-    """The condition that a count has not grown since it was read as `seen`."""
+    """Returns the condition that the count has not grown since it was read. `:seen` is the value that was read."""
     return f"attribute_not_exists(#{name}) OR #{name} <= :seen"
 
 
@@ -404,10 +448,11 @@ Register = Callable[[str, int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one kind of caller is limited. `refusal`: the error text, in which `{rate}` is the limit.
+    """How one kind of caller is limited. `refusal`: the error text, in which `{rate}` stands for the limit.
 
-    `burst_seconds`: requests of so many seconds may come at once. `kept`: the most callers that a function remembers.
-    `forgets`: the count of requests begins at 0 in each window, so that slow callers cost no table call.
+    `burst_seconds`: a caller may send the requests of this many seconds at once. `kept`: the most callers that one
+    function remembers. `forgets`: whether the count of requests starts at 0 in each window. Then slow callers cost no
+    table call.
     """
 
     refusal: str
@@ -452,12 +497,13 @@ class _Share:
 
 
 class RateLimiter:
-    """Limits requests per second without a table call for each request: those of a project, and those of a host.
+    """Limits the requests per second of each caller. Most requests need no table call.
 
-    Every warm function counts for itself. At each 20th request of a caller it registers itself in the table, learns
-    how many other functions serve this caller, and allows its part of the rate. So the limit is approximate: in a
-    burst over N functions, each may let up to 40 requests pass before it knows of the others, and a load that is
-    spread unevenly gets less than the whole rate.
+    Each warm function counts for itself. At every 20th request of a caller, the function registers itself in the table.
+    There it learns how many other functions serve this caller, and from then on it allows only its part of the rate.
+
+    So the limit is approximate. In a burst over several functions, each may let up to 40 requests pass before it knows
+    of the others. A load that is spread unevenly gets less than the whole rate.
     """
 
     def __init__(self, register: Register, rule: Rule = PROJECT) -> None:
@@ -467,7 +513,10 @@ class RateLimiter:
         self._shares: dict[str, _Share] = {}
 
     def require(self, caller: str, rate: float, now: float, count: int = 1, burst_seconds: float | None = None) -> None:
-        """RateLimited if this function's part of the caller's rate is used up. `count`: what the request counts as."""
+        """Raises RateLimited if this function's part of the caller's rate is used up.
+
+        `count`: the number of requests that this request counts as.
+        """
         burst = burst_seconds or self._rule.burst_seconds
         if caller not in self._shares and len(self._shares) >= self._rule.kept:
             self._shares.clear()
@@ -489,7 +538,7 @@ class RateLimiter:
             raise RateLimited(self._rule.refusal.format(rate=rate), retry_after=wait)
 
     def charge(self, caller: str, requests: int) -> None:
-        """Counts further requests of the caller, after one that did the work of several."""
+        """Counts more requests of the caller, after one request that did the work of several."""
         share = self._shares.get(caller)
         if share is not None and requests > 0:
             share.bucket.owe(requests)
@@ -520,11 +569,13 @@ _KEPT_SECONDS = 86400
 
 
 class SlowCalls:
-    """Limits how many calls that hold a function for seconds are open in the API's functions at once.
+    """Limits the number of slow API calls that are open at the same time.
 
-    Such a call (a sync export, a sample, a preview, a dry run, a host's poll that waits) takes up to 20 seconds, so
-    without a limit one project or host could use up the concurrency of the API. Each open call holds a slot as a
-    lease: in the host's record if it is a poll, else in the project's record.
+    A slow call occupies a function for up to 20 seconds. Sync exports, samples, previews, dry runs and waiting polls of
+    hosts are slow calls. Without a limit, one project or host could use up the concurrency of the API.
+
+    Each open call holds a slot as a lease. The slots for polls are in a record of the host, all others in a record of
+    the project.
     """
 
     def __init__(self, table: Table, clock: Clock) -> None:
@@ -536,7 +587,11 @@ class SlowCalls:
 
     @contextmanager
     def held(self, project_id: str) -> Iterator[None]:
-        """Holds a slot while the call runs. RateLimited if all slots of the project's quota `slow_calls` are taken."""
+        """Holds a slot while the call runs.
+
+        Raises RateLimited if all slots of the project's quota `slow_calls` are taken. Raises QuotaExceeded if the
+        project's runner-hours of the day are used up.
+        """
         now = self._clock()
         quotas, used = self._usage.quotas_today([project_id], now).get(project_id, (quotas_from({}), {}))
         if is_used_up(quotas, used, RUNNER_SECONDS):
@@ -555,7 +610,7 @@ class SlowCalls:
                 self._count(project_id, math.ceil(time.monotonic() - began))
 
     def _count(self, project_id: str, seconds: int) -> None:
-        """Charges the seconds as runner time: a function that waits costs as much as one that runs a batch."""
+        """Charges the seconds as runner time, because a function that waits costs as much as one that runs a batch."""
         try:
             self._usage.add_today(project_id, self._clock(), **{RUNNER_SECONDS: seconds})
         except (ClientError, BotoCoreError, DomainError):
@@ -564,7 +619,10 @@ class SlowCalls:
 
     @contextmanager
     def poll_held(self, project_id: str, agent_id: str) -> Iterator[None]:
-        """Holds a slot while a host's poll waits. RateLimited if the host has `HOST_POLLS` such polls open."""
+        """Holds a slot while a host's poll waits.
+
+        Raises RateLimited if `HOST_POLLS` polls of this host already wait.
+        """
         refusal = f"{HOST_POLLS} polls of this host wait already: try again when one has ended, or poll without wait"
         with self._slot(project_id, keys.waiting_polls(project_id, agent_id), HOST_POLLS, refusal):
             yield

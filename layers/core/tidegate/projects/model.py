@@ -123,7 +123,7 @@ class Quotas:
     legacy: bool = False
 
     def changed(self, limits: Mapping[str, Any]) -> Quotas:
-        """The quotas with these limits. None sets the default."""
+        """Returns the quotas with these limits in place of the old ones. A limit of None is set to its default."""
         given = {name: DEFAULTS[name] if limit is None else limit for name, limit in limits.items()}
         # In a project from before defaults, None sets the default, where there was no limit: that counts as set.
         named = {name for name, limit in limits.items() if limit is not None or (self.legacy and name in LEGACY)}
@@ -131,12 +131,12 @@ class Quotas:
 
     @property
     def at_default(self) -> list[str]:
-        """The limits that have the default, because nobody set them."""
+        """The names of the limits that nobody set, so that they have their defaults."""
         unset = DEFAULTS.keys() - self.named - {"share"}
         return sorted(unset - LEGACY.keys() if self.legacy else unset)
 
     def set_limits(self) -> dict[str, Any]:
-        """The limits that an operator set."""
+        """Returns the limits that an operator set, by name."""
         return {name: getattr(self, name) for name in sorted(self.named)}
 
 
@@ -160,9 +160,11 @@ LEGACY: Mapping[str, None] = dict.fromkeys(
 
 
 def path_parts(path: str) -> tuple[str, ...] | None:
-    """The parts of an absolute path, to compare two paths. None for a path that is ambiguous on some host.
+    """Returns the parts of an absolute path, to compare two paths.
 
-    A host may run Windows, where a backslash is a separator, `//name` is a server, and `.. ` means `..`."""
+    None if the path is not absolute, or if its meaning depends on the host. A host may run Windows, where a backslash
+    is a separator, `//name` is a server, and `.. ` means `..`.
+    """
     is_windows = path[1:3] in (":/", ":\\") and path[0].isascii() and path[0].isalpha()
     if is_windows:
         root, rest = f"{path[0].upper()}:", path[3:].replace("\\", "/")

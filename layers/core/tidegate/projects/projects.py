@@ -56,16 +56,22 @@ class ProjectStore(Store):
         return _project(item) if item else None
 
     def gse_grant(self, project_id: str) -> GseGrant:
-        """What the project may reach through GSE, from a consistent read; nothing if there is no such project."""
+        """Returns where the project may send files through GSE, from a consistent read.
+
+        Nowhere if there is no such project.
+        """
         item = self._table.get(keys.project(project_id), consistent=True) or {}
         return record_from(GseGrant, item.get("gse", {}))
 
     def quotas(self, project_id: str) -> Quotas:
-        """The project's quotas; without limits if there is no such project, because an admin may act without one."""
+        """Returns the project's quotas.
+
+        If the project does not exist, most limits are None, because an admin may act without a project.
+        """
         return quotas_from(self._table.get(keys.project(project_id)) or {})
 
     def change(self, was: Project, now: Project, line: AuditLine) -> bool:
-        """Writes what an operator may change. False if the project changed since `was` was read."""
+        """Writes the fields that an operator may change. False if the project changed since `was` was read."""
         # `swarm` only if it changes, because another route sets it, too.
         names = [name for name in _changeable() if name != "swarm" or now.swarm != was.swarm]
         stored = item_of(now) | {"quotas": now.quotas.set_limits()}
@@ -87,7 +93,7 @@ class ProjectStore(Store):
         return True
 
     def set_secrets(self, was: Project, now: Project, line: AuditLine) -> bool:
-        """Stores the project's callback secrets. False if they were changed since `was` was read."""
+        """Stores the project's callback secrets. False if the secrets were changed since `was` was read."""
         sets: dict[str, Any] = {}
         values: dict[str, Any] = {}
         removes: list[str] = []
@@ -147,7 +153,7 @@ class Projects:
         return project
 
     def request_rate(self, project_id: str) -> tuple[int | None, bool]:
-        """The project's requests per second, and whether that is the default; (None, False) without a limit."""
+        """Returns (requests per second of the project, whether this is the default). (None, False) without a limit."""
         now = self._clock().timestamp()
         until, rate = self._known_rates.get(project_id, (0.0, (None, False)))
         if now < until:
@@ -169,7 +175,10 @@ class Projects:
         *,
         gse: Mapping[str, Sequence[str]] | None = None,
     ) -> Project:
-        """Changes the given fields, quotas and lists of the grant for GSE. A quota of None gets its default."""
+        """Changes the given fields and quotas, and the given lists of the GSE grant.
+
+        A quota of None is set to its default.
+        """
         lists = {name: tuple(listed) for name, listed in (gse or {}).items()}
         for _ in range(_TRIES):
             project = self.get(project_id, consistent=True)

@@ -50,9 +50,10 @@ _READS = 5
 
 
 class RootSecret:
-    """The root secret: call it for the bytes, which are read once per process.
+    """The root secret. Call the object to get the secret's bytes, which are read once per process.
 
-    The product creates it, because CloudFormation cannot create a SecureString."""
+    The product creates the secret itself, because CloudFormation cannot create a SecureString.
+    """
 
     def __init__(self, client: SSMClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
@@ -74,7 +75,10 @@ class RootSecret:
             return None
 
     def _create(self) -> str:
-        """Stores a new secret, unless there is one. If several functions try at once, all return the stored one."""
+        """Stores a new secret, unless one exists, and returns the stored secret.
+
+        If several functions do this at once, all of them return the same secret.
+        """
         made = base64.b64encode(secrets.token_bytes(_BYTES)).decode()
         try:
             self._client.put_parameter(
@@ -116,14 +120,17 @@ def hkdf_sha256(secret: bytes, info: bytes, *, length: int = 32, salt: bytes = b
 
 
 def derived_secret(root: bytes, project_id: str, generation: int) -> str:
-    """A project's `whsec_…` secret of one generation. It is always the same, and reveals no other secret."""
+    """Returns a project's `whsec_…` secret of one generation. It never changes, and reveals no other secret."""
     return _derived(root, _INFO, project_id, str(generation))
 
 
 # A batch signs thousands of requests a second for one receiver.
 @lru_cache(maxsize=1024)
 def origin_secret(root: bytes, project_id: str, generation: int, origin: str) -> str:
-    """The `whsec_…` secret of one receiver, by its origin `https://host:port`. No other receiver can use it."""
+    """Returns the `whsec_…` secret of the receiver with the origin `https://host:port`.
+
+    No other receiver can use it.
+    """
     return _derived(root, _ORIGIN_INFO, project_id, str(generation), origin)
 
 
@@ -139,7 +146,7 @@ _NONCE = 12
 
 
 def sealed(root: bytes, secret: str, *owner: str) -> str:
-    """The secret, encrypted as text. Only `opened` with the same owner can read it."""
+    """Returns the secret as an encrypted text. Only `opened` with the same owner and root secret can read the text."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce, key = secrets.token_bytes(_NONCE), _sealing_key(root, owner)
@@ -147,7 +154,7 @@ def sealed(root: bytes, secret: str, *owner: str) -> str:
 
 
 def opened(root: bytes, text: str, *owner: str) -> str:
-    """The secret from a `sealed` text. ValueError if it was sealed for another owner, or under another root secret."""
+    """Returns the secret in a text that `sealed` made. ValueError if the owner or the root secret is not the same."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -168,9 +175,11 @@ def _sealing_key(root: bytes, owner: Sequence[str]) -> bytes:
 
 
 class Signer(Protocol):
-    """Makes the Standard Webhooks headers of a request, with a signature for each secret that is valid for it.
+    """Makes the Standard Webhooks headers of a request, with one signature for each valid secret.
 
-    The secrets of this receiver alone sign the body, or `GET {url}` if there is no body.
+    A secret is either shared by all receivers of the project, or belongs to the receiver of this request alone. A
+    shared secret signs the body. The receiver's own secret also signs the body, or the text `GET {url}` if there is no
+    body.
     """
 
     def __call__(
@@ -199,13 +208,13 @@ class CallbackSecrets:
         return tuple(origin_secret(self._root(), project.project_id, number, origin) for number in generations)
 
     def sign(self, project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str) -> dict[str, str]:
-        """The headers of a request to `url`, signed with each secret that is valid for it: see `Signer`."""
+        """Returns the headers of a request to `url`, with one signature for each valid secret: see `Signer`."""
         shared = self.all_of(project) if project.shared_signatures else ()
         of_origin = self.of_origin(project, origin_of_text(url))
         return signed_headers(shared, message_id, now, body, of_origin=of_origin, url=url)
 
     def rotate(self, project_id: str, who: str = SYSTEM) -> str:
-        """Adds a new secret and returns it. The previous one stays valid until it is retired."""
+        """Adds a new secret and returns it. The previous secret stays valid until it is retired."""
         project = self._project(project_id)
         if len(project.secret_generations) + len(project.callback_secrets) > 1:
             raise WrongState(
@@ -261,10 +270,11 @@ def signed_headers(
     of_origin: Sequence[str] = (),
     url: str = "",
 ) -> dict[str, str]:
-    """The Standard Webhooks headers, with one signature for each secret: in a rotation, a receiver may have either one.
+    """Returns the Standard Webhooks headers, with one signature for each secret.
 
-    `of_origin`: the secrets of this receiver alone, which sign `GET {url}` if there is no body. The shared `secrets`
-    come first, for receivers that read one signature only.
+    During a rotation, a receiver may know the old or the new secret. `secrets` are shared by all receivers of the
+    project. Their signatures come first, for receivers that read only one signature. `of_origin` belong to this
+    receiver alone. They sign `GET {url}` if there is no body.
     """
     text = body.decode()
     own = text or f"GET {url}"
@@ -298,13 +308,15 @@ _PAGES = 8
 class CredentialRecords(Store):
     """Credentials in the table, without their headers.
 
-    A record is written before its secret. After a crash in between, the list has a credential without headers, which
-    a repeated PUT completes."""
+    A record is written before its secret. After a crash in between, the list shows a credential whose headers are not
+    stored. A repeated PUT completes it.
+    """
 
     def put(self, project_id: str, record: CredentialRecord, line: AuditLine) -> None:
-        """Stores or replaces a record. Raises QuotaExceeded for a new one beyond the limit.
+        """Stores or replaces a record. Raises QuotaExceeded if a new record would exceed the limit.
 
-        Requests at the same moment may exceed the limit by a few: it bounds costs and the size of the list.
+        Requests at the same moment may exceed the limit by a few records. That is allowed, because the limit only
+        bounds costs and the size of the list.
         """
         self._require_room(project_id, record.name)
         self._write(put(keys.credential(project_id, record.name) | item_of(record)), line)
@@ -327,7 +339,7 @@ class CredentialRecords(Store):
         self._table.transact([write, audit_write(line)])
 
     def list(self, project_id: str) -> list[CredentialRecord]:
-        """The project's credentials, sorted by name. Those stored before this list existed are missing."""
+        """Returns the project's credentials, sorted by name. Credentials from before this list existed are missing."""
         found = self._table.query_all(keys.credentials(project_id))
         return [record_from(CredentialRecord, item) for item in found]
 
@@ -360,7 +372,10 @@ class CredentialStore:
         return f"{self._prefix}{project_id}/{name}"
 
     def get(self, project_id: str, name: str) -> Credential:
-        """The credential. CredentialMissing if there is none, CredentialUnbound if it is an old one without origins."""
+        """Returns the credential. Raises CredentialMissing if there is none.
+
+        Raises CredentialUnbound if the credential has no valid origins, such as an old one.
+        """
         try:
             text = self._client.get_secret_value(SecretId=self._id(project_id, name))["SecretString"]
         except ClientError as error:
@@ -385,7 +400,10 @@ class CredentialStore:
         return Credential(name, {str(header): str(value) for header, value in headers.items()}, allowed)
 
     def put(self, project_id: str, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
-        """Stores or replaces a credential. Busy while Secrets Manager still deletes a former one of that name."""
+        """Stores or replaces a credential.
+
+        Busy while Secrets Manager still deletes an old credential of the same name.
+        """
         text = secret_text(headers, origins)
         for pause in (*_PAUSES, None):
             try:
