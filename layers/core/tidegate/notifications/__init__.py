@@ -1,6 +1,7 @@
 """Notifications: the SNS topic, callbacks and WebSockets, as parts of the `Notifications` object of `app.py`.
 
-Importing any module of this package runs this file, so it imports the others only when a part is first used.
+Importing any module of this package also runs this file. So this file imports the other modules only when a part of
+`Notifications` is first used.
 """
 
 from __future__ import annotations

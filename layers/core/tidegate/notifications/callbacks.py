@@ -36,14 +36,14 @@ from tidegate.projects.secrets import Signer
 
 
 class CallbackQueue:
-    """The queue of waiting callbacks, and the dead-letter queue of those that were given up."""
+    """The queue of waiting callbacks, and the dead-letter queue of callbacks that were given up."""
 
     def __init__(self, waiting: SqsQueue, dead: SqsQueue) -> None:
         self._waiting = waiting
         self._dead = dead
 
     def later(self, delivery: CallbackDelivery, seconds: float) -> None:
-        """Sends a message that starts the next attempt after `seconds`. SQS delays it by 15 minutes at most."""
+        """Queues a message that starts the next attempt after `seconds`. SQS delays a message by 15 minutes at most."""
         body = {"project_id": delivery.project_id, "delivery_id": delivery.delivery_id, "due": delivery.next_attempt_at}
         self._waiting.send(Message(body, delay_seconds=max(0, math.ceil(seconds))))
 
@@ -79,7 +79,10 @@ class Callbacks:
         self._clock = clock
 
     def check(self, project_id: str, urls: Mapping[str, str | None]) -> None:
-        """UrlNotAllowed if a callback to one of these URLs would be refused. `urls` is by field; None is allowed."""
+        """Raises UrlNotAllowed if a callback to one of these URLs would be refused.
+
+        `urls`: the URL in each field of the request. A URL of None is not checked.
+        """
         given = {field: url for field, url in urls.items() if url}
         if not given:
             return
@@ -102,13 +105,19 @@ class Callbacks:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
 
     def redrive(self, project_id: str, delivery_id: str) -> None:
-        """Redelivers a callback that is still dead. For a dead letter that an operator moved back to the queue."""
+        """Delivers a callback again, but only if it is still dead.
+
+        Called when an operator moved its dead letter back to the queue.
+        """
         delivery = self._store.get(project_id, delivery_id)
         if delivery is not None and delivery.state == DEAD:
             self.redeliver(project_id, delivery_id)
 
     def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> CallbackDelivery:
-        """Starts the delivery again, with another day of attempts. Its id stays, so that receivers can de-duplicate."""
+        """Starts the delivery again, with another day of attempts.
+
+        The delivery keeps its id, so receivers can detect repeats.
+        """
         now = self._clock()
         delivery = redelivered(self.get(project_id, delivery_id), now)
         line = act(project_id, delivery_id, now, who, "callback.redeliver", f"callback of {delivery.record_id}")
@@ -123,7 +132,10 @@ LEASE_SECONDS = 45.0
 
 
 class Deliverer:
-    """Delivers callbacks to their receivers. Retries a failed callback, and never the work that it reports."""
+    """Delivers callbacks to their receivers.
+
+    A failed callback is retried, but never the work that the callback reports.
+    """
 
     def __init__(
         self,
@@ -138,7 +150,7 @@ class Deliverer:
         timeout_seconds: float,
         frozen_for: Callable[[], float],
     ) -> None:
-        """`frozen_for`: seconds until a delivery is tried again if the system is frozen, else 0."""
+        """`frozen_for`: returns 0, or the seconds until a delivery is tried again if the system is frozen."""
         self._store = store
         self._circuit_breaker = circuit_breaker
         self._queue = queue
@@ -162,7 +174,11 @@ class Deliverer:
             self._claim_and_run(delivery.project_id, delivery.delivery_id)
 
     def resume(self, project_id: str, delivery_id: str, due: float) -> None:
-        """Makes the attempt planned for `due`. If it is too early, queues it again: SQS delays 15 minutes at most."""
+        """Makes the attempt that was planned for the time `due`.
+
+        If that time is still in the future, queues the attempt again. This is needed because SQS delays a message by 15
+        minutes at most.
+        """
         now = self._clock().timestamp()
         if due > now:
             delivery = self._store.get(project_id, delivery_id)
@@ -217,9 +233,10 @@ class Deliverer:
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
     def _put_off(self, delivery: CallbackDelivery, wait: float, held_back: NotSent | None = None) -> CallbackDelivery:
-        """The delivery, postponed by `wait` seconds without counting an attempt.
+        """Returns the delivery, postponed by `wait` seconds. That does not count as an attempt.
 
-        After its day it is given up; if it was never tried, it gets another day.
+        After the day for its attempts, the delivery is given up. A delivery that was never tried gets another day
+        instead.
         """
         now = self._clock()
         if now.timestamp() >= delivery.gives_up_at and not delivery.tries:

@@ -1,4 +1,4 @@
-"""Deliveries of callbacks in the table, and limits on how many run at once for a slow host or project."""
+"""Stores deliveries of callbacks, and limits how many callbacks of a slow host or project run at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Attempt:
 
     @property
     def blames_host(self) -> bool:
-        """Whether other callbacks to the same host should wait: it is down, or asks for fewer requests."""
+        """Whether other callbacks to the same host should wait, because the host is down or asks for fewer requests."""
         return self.status is None or self.status >= 500 or self.status == 429
 
     @property
@@ -58,9 +58,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class CallbackDelivery:
-    """One callback and its attempts. `tries` counts since the start or the latest redelivery.
+    """One callback and its attempts. `tries` is the number of attempts since the start or the latest redelivery.
 
-    `next_attempt_at` and `gives_up_at` are Unix times in seconds."""
+    `next_attempt_at` and `gives_up_at` are Unix times in seconds.
+    """
 
     delivery_id: Annotated[str, F("id of the callback, which its receiver gets as `webhook-id`")]
     project_id: str
@@ -104,7 +105,7 @@ def new_delivery(message: Mapping[str, Any], body: str, now: datetime) -> Callba
 
 
 def back_off(tries: int, chance: float) -> float:
-    """Seconds to wait after that many tries. `chance` in [0, 1) spreads the retries."""
+    """Returns the seconds to wait after the attempt with the number `tries`. `chance` in [0, 1) spreads the retries."""
     base = BACK_OFF_SECONDS[tries - 1] if tries <= len(BACK_OFF_SECONDS) else HOURLY_SECONDS
     return base * (1 + JITTER * chance)
 
@@ -112,7 +113,10 @@ def back_off(tries: int, chance: float) -> float:
 def after(
     delivery: CallbackDelivery, attempt: Attempt, now: datetime, *, retry_after: float | None, chance: float
 ) -> CallbackDelivery:
-    """The delivery after an attempt. The last attempt is made at the end of its day, whatever Retry-After says."""
+    """Returns the delivery as it is after an attempt.
+
+    The last attempt is made at the end of the delivery's day, even if Retry-After asks for a later time.
+    """
     at = now.timestamp()
     tried = replace(
         delivery, tries=delivery.tries + 1, attempts=(*delivery.attempts, attempt)[-KEPT_ATTEMPTS:], next_attempt_at=at
@@ -164,8 +168,11 @@ PROJECT_SLOW_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ProjectState:
-    """The limit of a project with slow hosts. `limit` was set at `limit_at`; `took`: the average seconds of an answer;
-    `slow_at`: when its last slow callback ended; `places`: until when each place is taken."""
+    """How many callbacks of a project with slow hosts may run at once: `limit`, which was set at `limit_at`.
+
+    `took`: the average seconds of an answer. `slow_at`: when the project's last slow callback ended. `places`: the time
+    until which each place is taken.
+    """
 
     limit: int
     limit_at: float
@@ -181,7 +188,11 @@ class ProjectState:
         return min(grown, MOST_AT_ONCE)
 
     def free_places(self, now: float, *, failing: bool) -> list[int]:
-        """The places that are free now. `failing`: hosts that are known to fail may use only half of the places."""
+        """Returns the places that are free now.
+
+        `failing`: whether the callback goes to a host that is known to fail. Such callbacks may use only half of the
+        places.
+        """
         limit = self.limit_now(now)
         return [place for place in range(limit // 2 if failing else limit) if self.places.get(place, 0.0) <= now]
 
@@ -190,7 +201,7 @@ class ProjectState:
 
 
 def pause_after(failures: int) -> float:
-    """Seconds without callbacks after that many failures in a row; 0 after the first few."""
+    """Returns the seconds without callbacks for a host after `failures` failures in a row. 0 after the first few."""
     if failures < FAILURES_TO_OPEN:
         return 0.0
     return min(FIRST_PAUSE_SECONDS * 2.0 ** (failures - FAILURES_TO_OPEN), LONGEST_PAUSE_SECONDS)
@@ -223,7 +234,7 @@ class DeliveryStore(Store):
     """Deliveries in the table. Only the holder of a delivery's lease may call the receiver."""
 
     def add(self, delivery: CallbackDelivery, lease_until: float) -> bool:
-        """Adds a delivery with its lease taken. False if it exists already."""
+        """Adds a delivery whose lease is already taken. False if the delivery exists already."""
         lists = {
             "gsi1pk": keys.callbacks_list(delivery.project_id),
             "gsi1sk": f"{delivery.created_at}#{delivery.delivery_id}",
@@ -235,7 +246,10 @@ class DeliveryStore(Store):
         return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
 
     def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> CallbackDelivery | None:
-        """Takes the lease of a pending delivery that is due. None if it is not, or another function has the lease."""
+        """Takes the lease of a pending delivery that is due.
+
+        None if the delivery is not pending, is not due, or is leased by another function.
+        """
         claimed = update(
             keys.callback(project_id, delivery_id),
             {"lease_until": lease_until, **keys.due(delivery_id, lease_until, DUE_KIND)},
@@ -250,7 +264,7 @@ class DeliveryStore(Store):
             return None
 
     def settle(self, delivery: CallbackDelivery, lease_until: float, now: float) -> bool:
-        """Writes the result and releases the lease. False if the lease was lost meanwhile."""
+        """Writes the result of an attempt and releases the lease. False if the lease was lost meanwhile."""
         sets = {name: value for name, value in item_of(delivery).items() if name in _MUTABLE}
         sets["expires_at"] = int(now) + KEPT_SECONDS
         removes = ["lease_until"]
@@ -268,7 +282,10 @@ class DeliveryStore(Store):
         return self._table.try_write(settled)
 
     def restart(self, delivery: CallbackDelivery, now: float, line: AuditLine) -> None:
-        """Starts the delivery again. WrongState while an attempt runs, because its result would be lost."""
+        """Starts the delivery again.
+
+        Raises WrongState while an attempt runs, because the attempt's result would be lost.
+        """
         sets = {name: value for name, value in item_of(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
             keys.callback(delivery.project_id, delivery.delivery_id),
@@ -301,9 +318,10 @@ class DeliveryStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """The limit of a slow or failing host, which gets no callbacks before `open_until`.
+    """How many callbacks a slow or failing host may get at once: `limit`. Before `open_until`, the host gets none.
 
-    `places`: when each place becomes free. `took`: the seconds that the last callback took."""
+    `places`: when each place becomes free. `took`: the seconds that the last callback took.
+    """
 
     limit: int
     open_until: float
@@ -334,13 +352,13 @@ def _project_state(item: Item) -> ProjectState:
 
 
 class CircuitStore(Store):
-    """The state of slow or failing hosts, and of projects with slow hosts. Other hosts and projects have no item.
+    """The stored state of slow or failing hosts, and of projects with slow hosts.
 
-    `host` may be `ALL_HOSTS`, for the state of a project.
+    Other hosts and projects have no item. With `ALL_HOSTS` as `host`, a method handles the state of the whole project.
     """
 
     def states(self, project_id: str, host: str) -> tuple[HostState | None, ProjectState | None]:
-        """The state of the host and of its project, with one read."""
+        """Returns (state of the host, state of its project), with one read. A state is None if nothing is stored."""
         of_host, of_project = keys.circuit(project_id, host), keys.circuit(project_id, keys.ALL_HOSTS)
         found = {item["pk"]: item for item in self._table.batch_get([of_host, of_project])}
         one, all_hosts = found.get(of_host["pk"]), found.get(of_project["pk"])
@@ -357,9 +375,11 @@ class CircuitStore(Store):
     def reserve(
         self, project_id: str, host: str, earliest: float, latest: float, step: float, name: str = "next_at"
     ) -> float | None:
-        """Reserves the next time for a callback, `step` seconds after the last reserved one. None if after `latest`.
+        """Reserves a time for one callback, `step` seconds after the last reserved time.
 
-        `name`: the attribute with the last reserved time.
+        If the last reserved time is before `earliest`, the new time is `step` seconds after `earliest`. Returns None,
+        without a reservation, if the new time would be after `latest`. `name`: the attribute that stores the last
+        reserved time.
         """
         key, after, until = keys.circuit(project_id, host), round(earliest * 1000), round((latest - step) * 1000)
         within = f"#{name} >= :after AND #{name} <= :until"
@@ -374,7 +394,7 @@ class CircuitStore(Store):
             return at / 1000
 
     def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
-        """Counts a failure of the host. Returns how many there were in a row."""
+        """Counts a failure of the host. Returns the number of its failures in a row."""
         failed = self._record_result(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
         return int(failed["failures"])
 
@@ -384,15 +404,18 @@ class CircuitStore(Store):
     def record_slow(
         self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
     ) -> None:
-        """Records a slow callback of a project. None leaves `took` or `limit` as stored. `places`: until when each is
-        taken."""
+        """Records that a callback of the project was slow.
+
+        If `took` or `limit` is None, the stored value stays. `places`: the time until which each of these places is
+        taken.
+        """
         sets: dict[str, Any] = {f"{_PLACE}{place}": until for place, until in places.items()}
         sets |= {"slow_at": now, "open_until": 0, "expires_at": int(now) + _HOST_KEPT_SECONDS}
         sets |= {"took": took, "limit": limit, "limit_at": None if limit is None else now}
         self._table.write(update(keys.circuit(project_id, keys.ALL_HOSTS), sets, condition=""))
 
     def record_quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
-        """Frees the place of a callback that was not slow. A `limit` of None leaves the stored one."""
+        """Records a callback that was not slow, and frees its place. If `limit` is None, the stored limit stays."""
         sets = {"took": took, "limit": limit, "limit_at": None if limit is None else now}
         key = keys.circuit(project_id, keys.ALL_HOSTS)
         self._table.try_write(update(key, sets, removes=(f"{_PLACE}{place}",)))
@@ -426,15 +449,15 @@ _TRIES = 3
 class ProjectPlaces:
     """Limits how many callbacks of a project run at once while some of its hosts are slow.
 
-    Limits for each host are not enough: a project may have any number of hosts that do not answer, and a new host has
-    no limit. Callbacks to a project's healthy hosts are never stopped; they only share the limit.
+    A limit for each host is not enough: a project may have any number of hosts that do not answer, and a new host has
+    no limit yet. Callbacks to healthy hosts are never stopped. They only share the project's limit.
     """
 
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
 
     def claim_place(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> int | None:
-        """A place for one callback, or None if all are taken."""
+        """Takes a place for one callback and returns its number. None if no free place could be taken."""
         free = state.free_places(now, failing=failing)
         for place in _choice(free, min(_TRIES, len(free))):
             if self._store.claim_place(project_id, ALL_HOSTS, place, now, now + PLACE_SECONDS):
@@ -442,9 +465,10 @@ class ProjectPlaces:
         return None
 
     def put_off(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> float:
-        """Seconds until the callback may try again, at a time that it reserves for itself.
+        """Reserves a time for the callback's next try, and returns the seconds until then.
 
-        Callbacks to hosts that are known to fail have separate times, far apart, and do not delay the others.
+        Callbacks to hosts that are known to fail get times from a separate series, far apart. So they do not delay
+        other callbacks. If no time is free, the callback reserves nothing and waits a long random time.
         """
         limit, latest = state.limit_now(now), now + LONGEST_PUT_OFF_SECONDS
         if failing:
@@ -468,7 +492,10 @@ class ProjectPlaces:
         unanswered: bool,
         failing: bool,
     ) -> None:
-        """Records the result of a call. `failing`: the host was known to fail, so the limit is not lowered again."""
+        """Records the result of a call.
+
+        `failing`: whether the host was known to fail before the call. Then the project's limit is not lowered again.
+        """
         average = state.average(took) if state else took
         limit = state.limit_now(now) if state else PROJECT_FIRST_LIMIT
         if unanswered:
@@ -485,7 +512,10 @@ class ProjectPlaces:
             )
 
     def give_back(self, project_id: str, place: int | None, now: float, waited: float) -> None:
-        """Frees the place of a call that was not sent. A long wait counts as slow, because it held the place, too."""
+        """Frees the place of a call that was not sent.
+
+        If the call waited long, it counts as slow, because it held the place all that time.
+        """
         if waited >= SLOW_SECONDS:
             self._store.record_slow(project_id, now, None, None, {} if place is None else {place: now})
         elif place is not None:
@@ -494,10 +524,10 @@ class ProjectPlaces:
 
 @dataclass(frozen=True, slots=True)
 class CircuitEntry:
-    """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
+    """Whether a host may be called now. If `wait` is 0, it may; otherwise the caller asks again after `wait` seconds.
 
-    `state` is None if the host is neither slow nor failing, and `project` is None if none of the project's hosts is
-    slow: then there is no limit.
+    If the host is neither slow nor failing, `state` is None and the host has no limit. If none of the project's hosts
+    is slow, `project` is None and the project has no limit.
     """
 
     wait: float = 0.0
@@ -508,20 +538,29 @@ class CircuitEntry:
 
     @property
     def failing(self) -> bool:
-        """Whether the host was known to fail. A host that is only slow has at least the first limit."""
+        """Whether the host was known to fail.
+
+        The limit of a failing host is below `FIRST_LIMIT`, that of a slow one is not.
+        """
         return self.state is not None and self.state.limit < FIRST_LIMIT
 
 
 class CircuitBreaker:
-    """Limits how many callbacks a host gets at once: one more after each success, half after a failure, and a pause
-    after several failures."""
+    """Limits how many callbacks a host gets at once.
+
+    The limit rises by one after each success, and is halved after each failure. After several failures in a row, the
+    host gets no callbacks for a while.
+    """
 
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
         self._projects = ProjectPlaces(store)
 
     def enter(self, project_id: str, host: str, now: float) -> CircuitEntry:
-        """Whether a callback to the host may be sent now. If so, `leave` or `give_back` must follow."""
+        """Returns whether a callback to the host may be sent now.
+
+        If it may, the caller must call `leave` or `give_back` later.
+        """
         state, project = self._store.states(project_id, host)
         entry = CircuitEntry(0.0, state, None, project if project and project.is_slow(now) else None)
         if state is not None:
@@ -546,10 +585,11 @@ class CircuitBreaker:
         return CircuitEntry(self._put_off(project_id, host, state, now), state)
 
     def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
-        """Seconds until the callback may try again. Each reserves a time of its own, as fast as the host answers.
+        """Reserves a time for the callback's next try, and returns the seconds until then.
 
-        So the host never gets more in a second than it can take, however many wait. If no time is free within the
-        longest wait, the callback reserves nothing, and tries again at a random time in the second half of that wait.
+        Each callback gets a time of its own. The times follow each other as fast as the host answers, so many waiting
+        callbacks do not overload the host. If no time is free within the longest wait, the callback reserves nothing.
+        It then tries again at a random time in the second half of the longest wait.
         """
         step = max(0.05, state.took / min(MOST_AT_ONCE, state.limit * EXPECTED_GROWTH))
         latest = now + LONGEST_PUT_OFF_SECONDS
@@ -569,7 +609,10 @@ class CircuitBreaker:
         entry: CircuitEntry,
         timed_out: bool = False,
     ) -> None:
-        """Records the result of a call that `enter` allowed. `blamed`: the host failed. `took`: seconds."""
+        """Records the result of a call that `enter` allowed.
+
+        `blamed`: whether the host failed. `took`: the seconds that the call took.
+        """
         self._projects.leave(
             project_id,
             entry.project,
@@ -592,7 +635,7 @@ class CircuitBreaker:
             self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
 
     def give_back(self, project_id: str, host: str, now: float, *, waited: float, entry: CircuitEntry) -> None:
-        """Frees the places of a call that was not sent. `waited`: the seconds that it waited."""
+        """Frees the places of a call that was not sent. `waited`: the seconds that the call waited."""
         self._projects.give_back(project_id, entry.project_place, now, waited)
         if entry.place is not None:
             self._store.free(project_id, host, entry.place)

@@ -1,4 +1,7 @@
-"""Notices about records: written to the outbox with the change, published to the SNS topic."""
+"""Notices about changes of records.
+
+A notice is stored in the outbox in the same transaction as the change. Then it is published to the SNS topic.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,15 @@ class Notice:
 
     @property
     def message_id(self) -> str:
-        """The id that receivers see. It includes the project: two projects may have Jobs with the same id."""
+        """The id that receivers see. It includes the project, because two projects may have Jobs with the same id."""
         return "msg_" + digest(self.project_id, self.notice_id, length=32)
 
 
 def data_text(notice: Notice) -> str:
-    """The notice's record as JSON. If it is too large to send, only its id and status, and `truncated`."""
+    """Returns the notice's record as JSON.
+
+    If the record is too large to send, the JSON has only its id, its status and the field `truncated`.
+    """
     text = json.dumps(notice.data, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode()) <= _MOST_BYTES:
         return text
@@ -56,7 +62,10 @@ def data_text(notice: Notice) -> str:
 
 
 def notice_id_for(kind: str, record_id: str, occasion: str = "") -> str:
-    """Deterministic id, so receivers can de-duplicate. `occasion` differs for each end of a record."""
+    """Returns an id that is always the same for the same arguments, so that receivers can detect repeats.
+
+    `occasion` is different each time that a record ends.
+    """
     return "msg_" + digest(kind, record_id, occasion, length=32)
 
 
@@ -76,7 +85,7 @@ def kind_of(record_id: str, record: Mapping[str, Any]) -> str:
 
 
 def id_field(record_id: str, record: Mapping[str, Any]) -> str:
-    """The name of the field that holds a record's id. An export is a request too, but is shown with a task_id."""
+    """Returns the name of the field that holds a record's id. An export is a request, but its field is `task_id`."""
     if record_id.startswith("AsyncDownloadJob"):
         return "job_id"
     if record_id.startswith("bat-"):
@@ -85,7 +94,10 @@ def id_field(record_id: str, record: Mapping[str, Any]) -> str:
 
 
 def followed_id(record_id: str, record: Mapping[str, Any]) -> str:
-    """The id of the record whose notices report on this record: for a Task its Job, as few Tasks have own notices."""
+    """Returns the id of the record whose notices report on this record.
+
+    For a Task, that is its Job, because few Tasks have notices of their own.
+    """
     job_id = record.get("job_id")
     return str(job_id) if job_id and id_field(record_id, record) == "task_id" else record_id
 
@@ -98,7 +110,10 @@ DUE_KIND = "notice"
 
 
 def notice_write(notice: Notice) -> Write:
-    """The outbox write for the transaction of the change. Compensation then sends the notice if nobody else does."""
+    """Returns the write that stores the notice in the outbox. Use it in the transaction that changes the record.
+
+    If nobody publishes the notice after that transaction, compensation does it later.
+    """
     at = notice.created_at.timestamp()
     return put(
         keys.notice(notice.project_id, notice.notice_id)
@@ -149,7 +164,10 @@ class Topic:
         self._asked: dict[tuple[str, str], float] = {}
 
     def publish(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Publishes the notices. Returns those that SNS accepted; Busy if it accepted none because the call failed."""
+        """Publishes the notices. Returns the notices that SNS accepted.
+
+        Raises Busy if a call of SNS fails before any notice was accepted.
+        """
         taken: list[Notice] = []
         for batch in _batches(notices):
             entries: Any = [
@@ -186,7 +204,7 @@ class Topic:
             logger.exception("the progress of a record was not sent", record_id=record_id)
 
     def _is_first(self, marker: Mapping[str, str], now: float) -> bool:
-        """True for one caller per interval, over all functions."""
+        """Returns True to only one caller in each interval, over all functions."""
         sent = update(
             marker,
             {"told_at": now},
@@ -225,7 +243,10 @@ def message_of(notice: Notice) -> str:
 
 
 def _attributes(notice: Notice) -> dict[str, dict[str, str]]:
-    """The SNS attributes of a notice. `status` is in lower case: one filter matches `Failed` and `failed`."""
+    """Returns the SNS attributes of a notice.
+
+    `status` is in lower case, so that one filter matches `Failed` and `failed`.
+    """
     values = {"kind": notice.kind, "project_id": notice.project_id, "status": notice.status.lower()}
     if notice.callback:
         values["callback"] = "yes"
@@ -240,7 +261,10 @@ class Notifier:
         self._table = table
 
     def publish(self, notices: Sequence[Notice]) -> None:
-        """Sends notices, after the transaction with their `notice_write`. Never raises: compensation sends the rest."""
+        """Sends notices after the transaction that stored them in the outbox.
+
+        Never raises, because compensation sends the notices that stay in the outbox.
+        """
         if not notices:
             return
         try:
@@ -251,9 +275,11 @@ class Notifier:
             )
 
     def send(self, notices: Sequence[Notice]) -> bool:
-        """Sends notices, then removes them from the outbox: a crash in between sends them twice, with the same id.
+        """Sends notices, then removes them from the outbox. False if the topic refused some of them.
 
-        False if the topic refused some: they stay in the outbox, and compensation sends them."""
+        Refused notices stay in the outbox, and compensation sends them. After a crash in between, a notice is sent
+        twice, with the same id.
+        """
         taken = self._topic.publish(notices)
         self._table.batch_delete([keys.notice(notice.project_id, notice.notice_id) for notice in taken])
         if len(taken) < len(notices):

@@ -49,7 +49,10 @@ ACTIONS = ("watch", "unwatch", "ping")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The project and key of a ticket or connection, which has no more rights than the key."""
+    """The project and key to which a ticket or connection belongs.
+
+    A ticket or connection has no more rights than its key.
+    """
 
     project_id: str
     key_record_id: str
@@ -72,7 +75,10 @@ class WatchEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A text with which a browser opens a WebSocket, because it cannot send a key there."""
+    """A text with which a browser opens a WebSocket.
+
+    A browser needs it because it cannot send a key when it connects.
+    """
 
     ticket: str
     expires_at: str
@@ -85,7 +91,7 @@ class ClientMessage:
 
 
 def parse(text: str) -> ClientMessage:
-    """The message in a client's text. Invalid if it is not one."""
+    """Returns the message in a client's text. Raises Invalid if the text is not a valid message."""
     try:
         given = read_json(text)
     except ValueError as error:
@@ -101,14 +107,20 @@ def parse(text: str) -> ClientMessage:
 
 
 def _is_id(value: object) -> bool:
-    """Whether the value may be an id. Half a surrogate pair is refused: an answer with it could not be encoded."""
+    """Whether the value may be an id.
+
+    A text with half a surrogate pair is refused, because an answer that contains it could not be encoded.
+    """
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
         return False
     return not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
 
 
 def message(kind: str, data: Mapping[str, Any]) -> str:
-    """The message as JSON. If it is too large for a frame, without its largest fields, and with `truncated`."""
+    """Returns the message as JSON.
+
+    If the message is too large for a frame, its largest fields are left out and `truncated` is added.
+    """
     text = _json({"type": kind, "data": data})
     if _size(text) <= LARGEST_FRAME:
         return text
@@ -123,7 +135,7 @@ def message(kind: str, data: Mapping[str, Any]) -> str:
 
 
 def id_messages(kind: str, record_ids: Sequence[str]) -> list[str]:
-    """Messages with these ids, as few as the frame size allows."""
+    """Returns messages that contain these ids, and only as many messages as the frame size requires."""
     lists: list[list[str]] = [[]]
     size = start = _size(_json({"type": kind, "data": {"task_ids": []}}))
     for record_id in record_ids:
@@ -153,9 +165,10 @@ class ConnectionStore(Store):
         self._table.try_write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}), *noted())
 
     def redeem(self, ticket: str, connection_id: str, now: float) -> Holder | None:
-        """The ticket's holder; None if it is unknown, expired, or used by another connection.
+        """Uses a ticket for a connection and returns the ticket's holder.
 
-        The same connection may redeem it again. The time is checked here because the table's TTL deletes late.
+        None if the ticket is unknown, expired, or used by another connection. The same connection may redeem the ticket
+        again. The expiry time is checked here, because the table's TTL deletes tickets late.
         """
         free = "(attribute_not_exists(#used_by) OR #used_by = :connection)"
         condition = f"attribute_exists(#pk) AND #expires_at > :now AND {free}"
@@ -168,7 +181,10 @@ class ConnectionStore(Store):
             return None
 
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
-        """Stores the connection under its id, and under its key, where a revocation finds it."""
+        """Stores the connection under its id, and again under its key.
+
+        There, a revocation of the key finds the connection.
+        """
         held = asdict(holder) | {"expires_at": expires_at}
         # Listed with the connection's watches, so that it is removed with them. An agent's connection has no watches.
         listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"} if holder.may_watch else {}
@@ -176,19 +192,25 @@ class ConnectionStore(Store):
         self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
 
     def holder_of(self, connection_id: str) -> Holder | None:
-        """The connection's project and key. Consistent: the first message may come right after the connection."""
+        """Returns the connection's project and key; None if the connection is unknown.
+
+        The read is consistent, because the first message may come right after the connection.
+        """
         item = self._table.get(keys.connection(connection_id), consistent=True)
         return _holder(item) if item else None
 
     def recount_watches(self, connection_id: str, added: int, most: int) -> bool:
-        """As `count_watches`, after it counted the stored watches: the count still includes watches that have ended."""
+        """Corrects the connection's count of watches, then does the same as `count_watches`.
+
+        The stored count may be too high, because it still includes watches that have ended.
+        """
         listed = self._table.query_all(keys.watches_of_connection(connection_id), index="gsi1", project=("sk",))
         watches = sum(1 for _ in islice(listed, most + 1)) - 1
         self._table.try_write(update(keys.connection(connection_id), {"watches": max(0, watches)}))
         return self.count_watches(connection_id, added, most)
 
     def count_watches(self, connection_id: str, added: int, most: int) -> bool:
-        """Adds to the connection's count of watches. False if it would be more than `most`."""
+        """Adds to the connection's count of watches. False, without a change, if the count would exceed `most`."""
         few = "attribute_exists(#pk) AND (attribute_not_exists(#watches) OR #watches <= :few)"
         key = keys.connection(connection_id)
         return self._table.try_write(update(key, adds={"watches": added}, condition=few, few=most - added))
@@ -205,7 +227,10 @@ class ConnectionStore(Store):
 
 
 def _holder(item: Item) -> Holder | None:
-    """The project and key in an item; None for an old item without a key: the client has to get another ticket."""
+    """Returns the project and key in an item. None if the item is from an old version and has no key.
+
+    After None, the client has to get another ticket.
+    """
     key_record_id = item.get("key_record_id")
     if not key_record_id:
         return None
@@ -214,10 +239,13 @@ def _holder(item: Item) -> Holder | None:
 
 
 class WatchStore(Store):
-    """Watches in the table. A watched record has a marker item; without it, progress costs one read and is not sent."""
+    """Watches in the table. Each watched record also has a marker item.
+
+    The progress of a record without a marker is not sent, and costs only one read.
+    """
 
     def add(self, watches: Sequence[WatchEntry], expires_at: int) -> None:
-        """Writes the markers before the watches, so that no watch is without a marker."""
+        """Stores watches. The markers of the records are written first, so that no watch is without a marker."""
         followed = dict.fromkeys((watch.project_id, watch.followed_id) for watch in watches)
         self._table.batch_put(keys.watched(*ids) | {"expires_at": expires_at} for ids in followed)
         self._table.batch_put(_item(watch) | {"expires_at": expires_at} for watch in watches)
@@ -235,7 +263,10 @@ class WatchStore(Store):
         self._table.batch_delete(_key(watch) for watch in watches)
 
     def unmark(self, project_id: str, followed_id: str) -> None:
-        """Removes the marker. A watch that is added at the same moment misses progress, but not the end."""
+        """Removes a record's marker.
+
+        A client that starts to watch at the same moment misses progress, but not the record's end.
+        """
         self._table.write(delete(keys.watched(project_id, followed_id)))
 
 
@@ -267,7 +298,7 @@ class Sent(NamedTuple):
 class WebSocketSender:
     """Sends messages to connected WebSocket clients, and closes connections.
 
-    It signs requests without a boto3 client, which is much cheaper: a Job may have hundreds of watchers.
+    Requests are signed without a boto3 client. That is much cheaper, and a Job may have hundreds of watchers.
     """
 
     def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
@@ -279,7 +310,7 @@ class WebSocketSender:
         )
 
     def send(self, messages: Iterable[tuple[str, str]]) -> Sent:
-        """Sends (connection id, text) pairs in parallel."""
+        """Sends the texts of (connection id, text) pairs in parallel."""
         pending = list(messages)
         statuses = self._call_all("POST", pending)
         results = [(to, status) for (to, _), status in zip(pending, statuses, strict=True)]
@@ -289,7 +320,7 @@ class WebSocketSender:
         )
 
     def close(self, connection_ids: Collection[str]) -> set[str]:
-        """Closes connections. Returns those that may still be open."""
+        """Closes connections. Returns the ids of connections that may still be open."""
         statuses = self._call_all("DELETE", [(connection_id, "") for connection_id in connection_ids])
         return {to for to, status in zip(connection_ids, statuses, strict=True) if status not in _SETTLED}
 
@@ -318,7 +349,7 @@ class WebSocketSender:
 
 
 def close_connections_of_key(connections: ConnectionStore, sender: WebSocketSender, key_record_id: str) -> int:
-    """Closes every connection that was made with a key. Returns how many may still be open."""
+    """Closes every connection that was made with a key. Returns how many connections may still be open."""
     found = connections.of_key(key_record_id)
     still_open = sender.close(found) if found else set()
     for connection_id in found:
@@ -353,7 +384,7 @@ _Update = tuple[WatchEntry, str | None, bool]
 
 
 class RecordLookup:
-    """Finds any record by its id, whichever capability it belongs to."""
+    """Finds any record by its id, whichever capability the record belongs to."""
 
     def __init__(self, lookups: Mapping[str, Lookup], batched: Mapping[str, BatchLookup]) -> None:
         self._lookups = lookups
@@ -367,7 +398,7 @@ class RecordLookup:
             return None
 
     def find_many(self, project_id: str, record_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The records that exist, by id. Reads several at once where their capability can."""
+        """Returns the records that exist, by id. Reads several records at once if their capability supports this."""
         found: dict[str, dict[str, Any]] = {}
         together: dict[str, list[str]] = defaultdict(list)
         for record_id in dict.fromkeys(record_ids):
@@ -386,7 +417,10 @@ class RecordLookup:
 
 
 class AgentPresence(Protocol):
-    """What the fleet implements to learn which hosts are connected. This capability may not import the fleet."""
+    """The fleet implements this protocol to learn which hosts are connected.
+
+    This capability may not import the fleet.
+    """
 
     def connected(
         self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str], life: int
@@ -422,15 +456,16 @@ class WebSocketClients:
         self._clock = clock
 
     def issue_ticket(self, holder: Holder) -> Ticket:
-        """A ticket for one connection, which is closed when the holder's key ends, or earlier."""
+        """Creates a ticket for one connection. That connection is closed when the holder's key ends, or earlier."""
         made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
         self._connections.add_ticket(made, holder, int(until.timestamp()))
         return Ticket(made, iso(until))
 
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
-        """Stores a new connection. False if the ticket, its key or its host is refused; RateLimited if it is too soon.
+        """Stores a new connection. False if the ticket, its key or its host is refused.
 
-        `about`: the query of the request, which has an agent's inventory.
+        Raises RateLimited if the host, the project or the key sends too much. `about`: the query of the request, with
+        an agent's inventory.
         """
         now = self._clock().timestamp()
         holder = self._connections.redeem(ticket, connection_id, now) if ticket else None
@@ -491,7 +526,10 @@ class WebSocketClients:
                 return
 
     def _admitted(self, holder: Holder, connection_id: str, text: str) -> ClientMessage:
-        """The parsed message. RateLimited if there are too many, Invalid if it is malformed; that counts, too."""
+        """Returns the parsed message. Raises RateLimited if the client sends too many messages.
+
+        Raises Invalid if the message is malformed. A malformed message counts like any other.
+        """
         try:
             received: ClientMessage | DomainError = parse(text)
         except DomainError as error:
@@ -533,9 +571,9 @@ class WebSocketClients:
         return acknowledged + [answer for answer in found.values() if answer is not None]
 
     def _watch(self, project_id: str, connection_id: str, record_ids: Sequence[str]) -> dict[str, str | None]:
-        """By id: None if the record is watched now, or the message to send at once, as it has ended or is unknown.
+        """Returns for each id None if the record is watched now, or else the message to send at once.
 
-        Reads and writes all records together, with a few calls for any number of ids.
+        Such a message is sent if the record has ended or is unknown. A few calls read and write any number of records.
         """
         answers: dict[str, str | None] = {}
         followed: dict[str, str] = {}
@@ -571,9 +609,10 @@ class WebSocketClients:
     # --- push
 
     def push(self, notice: Mapping[str, Any]) -> int:
-        """Sends a notice of the topic to all clients that watch its record. Returns how many messages were sent.
+        """Sends a notice of the topic to all clients that watch the notice's record.
 
-        Busy if a client did not get the end of a record. Its watch is kept, so that Lambda's retry sends the message.
+        Returns how many messages were sent. Raises Busy if a client did not get the message that a record has ended.
+        The client's watch is kept, so that Lambda's retry sends the message again.
         """
         project_id, record_id = notice["project_id"], notice["record_id"]
         over = is_over(notice["status"])
@@ -611,7 +650,7 @@ class WebSocketClients:
                 yield [(watch, *self._state(watch, records.get(watch.record_id))) for watch in portion]
 
     def _send(self, updates: list[_Update]) -> tuple[int, int]:
-        """Sends these messages. Returns how many were sent, and how many watches were removed as done."""
+        """Sends these messages. Returns (number of messages sent, number of watches removed because they are done)."""
         messages = [(watch.connection_id, text) for watch, text, _ in updates if text]
         gone, failed = self._outgoing.send(messages)
         for connection_id in gone:
@@ -622,7 +661,10 @@ class WebSocketClients:
         return sum(connection_id not in gone | failed for connection_id, _ in messages), len(done)
 
     def _state(self, watch: WatchEntry, record: dict[str, Any] | None) -> tuple[str | None, bool]:
-        """The message about the watched record, and whether the watch is done after it."""
+        """Returns the message about the watched record, and whether the watch is done after this message.
+
+        If there is no such record, the message is None and the watch is done.
+        """
         if record is None:
             return None, True
         shown = message(kind_of(watch.record_id, record), record)
