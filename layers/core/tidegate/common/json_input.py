@@ -10,7 +10,10 @@ from typing import Any
 
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
-    """Returns the parsed JSON. ValueError if it is not JSON or nested too deep; with `exact`, for NaN and Infinity."""
+    """Returns the parsed JSON. Raises ValueError if the text is not JSON, or is nested too deep.
+
+    With `exact`, also raises ValueError for NaN, Infinity, and numbers that a float cannot hold.
+    """
     rules: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if exact else {}
     try:
         return json.loads(text, **rules)
@@ -23,7 +26,10 @@ def _refuse(name: str) -> None:
 
 
 def _finite(number: str) -> float:
-    """Returns the number. ValueError if a float cannot hold it: it would become Infinity, which JSON does not have."""
+    """Returns the number. Raises ValueError if a float cannot hold it.
+
+    Such a number would become Infinity, which JSON does not have.
+    """
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number[:40]} is too large for a number: send it as text")
@@ -40,7 +46,10 @@ def whole_number(text: str) -> int | None:
 
 
 def read_date(text: str | None) -> datetime | None:
-    """Returns an e-mail or HTTP date in UTC; None if the text is not one. Without a time zone, it counts as UTC."""
+    """Returns an e-mail or HTTP date in UTC; None if the text is not a date.
+
+    A date without a time zone counts as UTC.
+    """
     try:
         found = parsedate_to_datetime(text) if text else None
         if found is None:

@@ -129,10 +129,11 @@ def _first_day(cron: Cron, start: date) -> date | None:
 
 
 def _moments(cron: Cron, day: date, zone: ZoneInfo) -> Iterator[datetime]:
-    """Yields the moments, in UTC, at which the schedule fires on this day of the zone.
+    """Yields the moments, in UTC, at which the schedule fires on this day of the time zone.
 
-    As in cron: if daylight saving skips a time of day, the run is right after the gap; if a time occurs twice, the run
-    is at the first. A schedule of every hour follows the real hours instead: it skips none and repeats none.
+    If daylight saving skips a time of day, the schedule fires right after the gap. If a time of day occurs twice, the
+    schedule fires only at the first. cron does the same. A schedule that fires in every hour follows the real hours
+    instead: it skips none and repeats none.
     """
     hourly = len(cron.hours) == 24
     for hour, minute in product(sorted(cron.hours), sorted(cron.minutes)):
@@ -148,7 +149,10 @@ def _moments(cron: Cron, day: date, zone: ZoneInfo) -> Iterator[datetime]:
 
 
 def _end_of_gap(local: datetime) -> datetime:
-    """Returns the moment, in UTC, at which clocks are put forward over the time `local`, which they never show."""
+    """Returns the moment, in UTC, when clocks jump past the time `local`.
+
+    Clocks are put forward when daylight saving begins. On that day, they never show `local`.
+    """
     before, after = local.replace(fold=1).astimezone(UTC), local.astimezone(UTC)
     offset = after.astimezone(local.tzinfo).utcoffset()
     while after - before > timedelta(seconds=1):

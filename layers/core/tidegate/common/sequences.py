@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """A page of a list, and the cursor of the next page; None if nothing follows."""
+    """A page of a list, and the cursor of the next page. The cursor is None if nothing follows."""
 
     items: list[T]
     next_cursor: str | None
@@ -26,8 +26,8 @@ def slices(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 class Later(bytearray):
     """A chunk that is yielded empty and filled before the stream of chunks ends.
 
-    `b"".join(chunks)` reads all chunks before it reads their bytes, so it needs no care. A sink that writes chunks as
-    they come must hold back a `Later` until `is_filled`.
+    `b"".join(chunks)` needs no special care, because it collects all chunks before it reads their bytes. A sink that
+    writes chunks as they come must hold back a `Later` until its `is_filled` is true.
     """
 
     is_filled = False

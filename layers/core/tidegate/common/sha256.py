@@ -30,7 +30,7 @@ class _Context(ctypes.Structure):
 
 
 def _library() -> Any:
-    """Returns libcrypto; None if there is none, as with a Python that has it built in."""
+    """Returns libcrypto. None if no usable one is found, as with a Python into which it is built."""
     # On macOS, loading the system's libcrypto by its name ends the process.
     if sys.platform != "linux":
         return None
@@ -47,7 +47,7 @@ def _library() -> Any:
 
 
 def _mapped() -> list[str]:
-    """Returns the paths of the libcrypto that this process has loaded: hashlib, imported above, has loaded its own."""
+    """Returns the paths of the libcrypto that this process has loaded. The import of hashlib has loaded it."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -81,7 +81,7 @@ class Sha256:
 
     @classmethod
     def restore(cls, state: bytes, length: int) -> Sha256:
-        """Returns a digest that continues a saved state. ValueError if that is not the state after `length` bytes."""
+        """Returns a digest that continues a saved state. ValueError if the state is not one after `length` bytes."""
         restored = cls()
         if len(state) != STATE_BYTES:
             raise ValueError(f"a SHA-256 state has {STATE_BYTES} bytes, not {len(state)}")

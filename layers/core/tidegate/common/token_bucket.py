@@ -19,7 +19,7 @@ class TokenBucket:
 
     @property
     def state(self) -> tuple[float, float]:
-        """(tokens, time at which they were counted), for `restore`."""
+        """The number of tokens and the time when they were counted, for `restore`."""
         return self._tokens, self._at
 
     def restore(self, tokens: float, at: float, now: float) -> None:
@@ -28,7 +28,10 @@ class TokenBucket:
         self._fill(now)
 
     def take(self, now: float, count: int = 1) -> float:
-        """Spends `count` tokens and returns 0; or, if there are fewer, returns the seconds until there are enough."""
+        """Spends `count` tokens and returns 0.
+
+        If there are too few, spends none and returns the seconds until there are enough.
+        """
         self._most = max(self._most, float(count))
         self._fill(now)
         if self._tokens >= count - _ROUNDING:
@@ -37,7 +40,7 @@ class TokenBucket:
         return (count - self._tokens) / self.rate
 
     def owe(self, count: int) -> None:
-        """Spends tokens even if they are not there yet: later callers wait until they have arrived."""
+        """Spends tokens even if there are too few. Later callers then wait until the missing tokens have arrived."""
         self._tokens -= count
 
     def give_back(self, count: int) -> None:
@@ -50,7 +53,7 @@ class TokenBucket:
 
     @property
     def saved(self) -> bool:
-        """Whether a token is available now, which means that the next caller is late."""
+        """Whether at least one token is saved up, which means that the next caller is late."""
         return self._tokens >= 1
 
     def change_rate(self, rate: float, now: float, *, burst_seconds: float | None = None) -> None:

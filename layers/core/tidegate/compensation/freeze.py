@@ -44,14 +44,20 @@ class Freeze:
         self._reading = threading.Lock()
 
     def now(self) -> FreezeState:
-        """The stored state, from a consistent read. For callers that would lose work if they missed a change."""
+        """Returns the stored state, from a consistent read.
+
+        For callers that would lose work if they missed a freeze.
+        """
         self._cached = record_from(FreezeState, self._table.get(keys.freeze(), consistent=True) or {})
         self._read_at = self._monotonic()
         return self._cached
 
     @property
     def state(self) -> FreezeState:
-        """The state, at most five seconds old. Enough for steps: if one misses a freeze, the next one is parked."""
+        """Returns the stored state as it was at most five seconds ago.
+
+        That is enough for the steps of work. If one step misses a freeze, the next step is parked.
+        """
         with self._reading:
             if self._monotonic() - self._read_at > _CACHED_SECONDS:
                 self.now()
@@ -63,7 +69,7 @@ class Freeze:
 
     @property
     def timeline(self) -> str:
-        """The suffix of execution names: empty, or `-` and the table's timeline."""
+        """The suffix for names of executions: `-` and the timeline. Empty if no timeline was ever set."""
         return f"-{self.state.timeline}" if self.state.timeline else ""
 
     def require_thawed(self) -> None:
@@ -89,10 +95,10 @@ class Freeze:
         return thawed
 
     def new_timeline(self, who: str) -> FreezeState:
-        """Gives executions names that were never used, after the table was restored. WrongState if not frozen.
+        """Gives executions new names after the table was restored. Raises WrongState if the system is not frozen.
 
         The restored table does not know which executions were started after its snapshot. Step Functions refuses a name
-        that was used in the last 90 days, so without this, work would count as started that is not.
+        that was used in the last 90 days. With an old name, work would count as started although it is not.
         """
         now = self._clock()
         line = act(NO_PROJECT, "system", now, who, "ops.reconcile")

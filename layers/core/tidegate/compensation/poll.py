@@ -1,4 +1,4 @@
-"""The compensation poll: finds overdue work, starts it as it is normally started, and adapts the poll's interval."""
+"""The compensation poll: finds overdue work, starts it in the normal way, and adapts the interval between polls."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Pace:
 class PollState:
     """The state of the poll, which each tick carries. A tick whose generation is not the stored one is a duplicate.
 
-    `multiplier` counts the polls since work was last found: 0 before the first poll, 1 after it. `resume`: for each
-    shard with more records than one poll reads, the due time from which the next poll continues. After the end of a
-    shard, the next poll starts at its oldest record again.
+    `multiplier`: how many polls there were since the last poll that found work, including that poll. It is 0 before the
+    first poll. `resume`: for each shard with more records than one poll reads, the due time from which the next poll
+    continues. After the end of a shard, the next poll starts at its oldest record again.
     """
 
     generation: int
@@ -89,10 +89,10 @@ def first(now: datetime, pace: Pace) -> PollState:
 def after(
     poll: PollState, now: datetime, found: int, pace: Pace, *, held_back: bool = False, upcoming: float | None = None
 ) -> PollState:
-    """The state after a poll. `held_back`: some starts must wait for their lane, so the next poll is soon.
+    """Returns the state after a poll. `held_back`: whether some starts must wait for their lane.
 
-    `upcoming`: seconds until the next known record becomes overdue, for example a running request if its worker dies
-    now. The next poll is not later than that.
+    Then the next poll is soon. `upcoming`: seconds until the next known record becomes overdue, for example a running
+    request if its worker dies now. The next poll is not later than that.
     """
     multiplier = 1 if found else min(poll.multiplier + 1, pace.steps)
     wait = min(LANE_SECONDS, pace.base) if held_back else pace.interval(multiplier)
@@ -113,12 +113,15 @@ def triggered(poll: PollState, now: datetime, pace: Pace) -> PollState:
 
 
 def is_lost(poll: PollState, now: datetime, pace: Pace) -> bool:
-    """Whether the tick of the next poll was probably lost, because it should have come a while ago."""
+    """Whether the tick of the next poll was probably lost.
+
+    That is so if the poll is late by more than `pace.overdue`.
+    """
     return now > poll.next_poll + timedelta(seconds=pace.overdue)
 
 
 def is_asleep(poll: PollState, now: datetime, pace: Pace) -> bool:
-    """Whether the next poll is too far away for overdue work to wait for it."""
+    """Whether the next poll is so far away that overdue work should not wait for it."""
     return poll.next_poll - now > timedelta(seconds=pace.overdue)
 
 
@@ -135,10 +138,10 @@ _FROM_THE_START: Mapping[str, int] = {}
 
 
 class Overdue(NamedTuple):
-    """The overdue records. `upcoming`: when the next record is due, if soon.
+    """The overdue records. `upcoming`: the due time of the next record that is due soon; None if there is none.
 
-    `empty_shards`: the list entries of shards without due records. `resume`: the shards with more overdue records than
-    were read, each with the due time to continue from.
+    `empty_shards`: the list entries of shards without due records. `resume`: the shards in which not all overdue
+    records were read, each with the due time to continue from.
     """
 
     found: list[Item]
@@ -148,7 +151,10 @@ class Overdue(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """The overdue records of one shard. `ends_at`: the due time of the first one that was not read, if any."""
+    """The overdue records of one shard.
+
+    `ends_at`: the due time of the first record that was not read; None if all were read.
+    """
 
     found: list[Item]
     entries: list[Item]
@@ -166,7 +172,7 @@ class CompensationStore(Store):
         return PollState.from_data(item) if item else None
 
     def replace(self, old: PollState | None, new: PollState, line: AuditLine | None = None) -> bool:
-        """Stores the new state. False if the stored one is not `old` any more."""
+        """Stores the new state. False, without a change, if the stored state is no longer `old`."""
         state = new.as_data()
         # The total is only ever added to, because the value in a tick may be old.
         del state["compensated_total"]
@@ -179,7 +185,10 @@ class CompensationStore(Store):
         return self._table.try_write(change, *([audit_write(line)] if line else []))
 
     def count(self, generation: int, compensated: int, now: datetime) -> None:
-        """Adds the starts of one poll to the total. Once only, even if boto3 repeats a write whose answer was lost."""
+        """Adds the number of starts of one poll to the total.
+
+        The number is added only once, even if boto3 repeats a write whose answer was lost.
+        """
         expires_at = int(now.timestamp()) + _COUNT_KEPT_SECONDS
         self._table.try_write(
             put_new(keys.compensated(generation) | {"expires_at": expires_at}),
@@ -189,10 +198,11 @@ class CompensationStore(Store):
     def overdue(
         self, now: float, late: float, until: float, limit: int, resume: Mapping[str, int] = _FROM_THE_START
     ) -> Overdue:
-        """The records that were due at `late` or before, oldest first.
+        """Returns the records that were due at `late` or before, oldest first.
 
-        Shards in `resume` are read from their time there. Shard 0 also lists the other shards that may have records.
-        Records that are due until `until` are read for `upcoming`.
+        `resume`: the due time from which a shard is read. Other shards are read from their oldest record. Shard 0 also
+        lists the other shards that may have records. Records that become due between `late` and `until` are read only
+        for `upcoming`.
         """
         first = self._in_shard(0, resume.get("0", 0), late, until, limit, _PAGES)
         entries = first.entries if "0" not in resume else self._entries()
@@ -215,7 +225,7 @@ class CompensationStore(Store):
         return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, empty, onward)
 
     def _entries(self) -> list[Item]:
-        """The list of shards, for a poll that does not read shard 0 from its beginning."""
+        """Returns the entries of other shards, for a poll that does not read shard 0 from its beginning."""
         listed = self._table.query_all(keys.due_partition(0), index="due", sk_between=(0, 0))
         return [item for item in listed if item["due_kind"] == keys.SHARD_KIND]
 
@@ -244,7 +254,10 @@ class CompensationStore(Store):
         return _Shard(found, entries, ends_at=at)
 
     def close_shards(self, empty_shards: Sequence[Item]) -> int:
-        """Removes empty shards from the list of shards, unless they were opened again. Returns how many."""
+        """Removes shards from the list of shards if they are still empty. Returns how many were removed.
+
+        A shard that a process has opened again stays.
+        """
         closed = 0
         for entry in empty_shards:
             if not self._table.query(keys.due_partition(int(entry["shard"])), index="due", limit=1).items:
@@ -253,7 +266,10 @@ class CompensationStore(Store):
         return closed
 
     def claim(self, item: Item, until: datetime, since: int) -> Item | None:
-        """Moves the due time to `until` and stores when the work was first due. The record; None if it had moved."""
+        """Moves the record's due time to `until`, and stores the time `since` at which the work was first due.
+
+        Returns the record. None if its due time was changed meanwhile.
+        """
         at = int(until.timestamp())
         sets = {"due_at": at, "due_claim": at, "due_since": since}
         try:
@@ -262,12 +278,12 @@ class CompensationStore(Store):
             return None
 
     def remove_from_index(self, item: Item) -> bool:
-        """Removes the record from the due index. False if it moved meanwhile."""
+        """Removes the record from the due index. False if the record's due time was changed meanwhile."""
         gone = update(_key(item), removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=item["due_at"])
         return self._table.try_write(gone)
 
     def claim_lane(self, lane: str, now: datetime) -> bool:
-        """Whether the caller may start a record of the lane now: True for one caller in LANE_SECONDS."""
+        """Returns whether the caller may start a record of the lane now. In LANE_SECONDS, only one caller may."""
         second = int(now.timestamp())
         return self._table.try_write(
             update(
@@ -280,7 +296,7 @@ class CompensationStore(Store):
 
 
 class TickQueue:
-    """Ticks: SQS messages, delayed by the current interval, that each start one poll."""
+    """The queue of ticks. A tick is an SQS message that starts one poll. It is delayed by the current interval."""
 
     def __init__(self, ticks: SqsQueue, start_queue: SqsQueue) -> None:
         self._ticks = ticks
@@ -316,10 +332,10 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """The outcome of a poll. `found` counts overdue records, `compensated` those that were started.
+    """The outcome of a poll. `found` counts overdue records, `compensated` counts the records that were started.
 
-    `oldest_overdue_s`: the age of the oldest record that a start did not help. Records that were never started are not
-    in it, only in `found`.
+    `oldest_overdue_s`: the age of the oldest record that an earlier start did not help. Records that were never started
+    count for `found` only.
     """
 
     poll: PollState
@@ -384,7 +400,10 @@ class Compensator:
         return PollReport(following, len(found), compensated, oldest)
 
     def _rest(self, poll: PollState, now: datetime) -> PollReport | None:
-        """Starts nothing, because of a freeze, and plans the next poll soon."""
+        """Starts nothing, because the system is frozen, and plans the next poll soon.
+
+        Returns None for a duplicate tick.
+        """
         following = after(poll, now, 1, self._pace)
         if not self._store.replace(poll, following):
             return None
@@ -392,7 +411,10 @@ class Compensator:
         return PollReport(following, 0, 0, 0.0)
 
     def _without_queued(self, found: list[DueItem], now: datetime) -> list[DueItem]:
-        """The records without those that may be in the start queue, while that queue is not empty."""
+        """Returns the records that this poll may start.
+
+        While the start queue is not empty, records that may be in this queue are left out.
+        """
         queued = [item for item in found if item.get("due_lane") and self._trusts_queue(item, now)]
         if not queued:
             return found
@@ -407,7 +429,10 @@ class Compensator:
         return now.timestamp() - int(item["due_at"]) < _QUEUE_TRUSTED_SECONDS
 
     def _start(self, item: DueItem, now: datetime) -> bool | str:
-        """Starts the record. Returns whether it did, or LANE_CLOSED. A record that fails does not stop the others."""
+        """Starts the record. Returns whether the record was started, or LANE_CLOSED.
+
+        If the start raises an error, the error is only logged, and other records are still started.
+        """
         kind, waited = str(item.get("due_kind")), round(now.timestamp() - _since(item), 1)
         handler = self._handlers.get(kind)
         if handler is None:
@@ -425,14 +450,20 @@ class Compensator:
         return True
 
     def _claim(self, item: DueItem, now: datetime) -> DueItem | None:
-        """The whole record if this poll may start it. If the start fails, the record is overdue again soon."""
+        """Returns the whole record if this poll may start it, otherwise None.
+
+        If the start fails after that, the record is overdue again soon.
+        """
         lane = item.get("due_lane")
         if lane and not self._store.claim_lane(str(lane), now):
             return None
         return self._store.claim(item, now + timedelta(seconds=self._pace.overdue), _since(item))
 
     def _remove_from_index(self, items: Sequence[DueItem]) -> int:
-        """Removes requests from the due index because their channel has no room: the channel itself is due instead."""
+        """Removes requests whose channel has no room from the due index. Returns how many requests were given.
+
+        From now on, the channel itself is due instead.
+        """
         for item in items:
             try:
                 self._store.remove_from_index(item)
@@ -441,7 +472,10 @@ class Compensator:
         return len(items)
 
     def revive(self) -> PollState:
-        """Called once a minute: restarts lost ticks, and polls now if work is overdue and the next poll is far away."""
+        """Called once a minute.
+
+        Starts a poll if a tick was lost, or if work is overdue and the next poll is far away.
+        """
         now = self._clock()
         poll = self._store.read()
         if poll is not None and not self._is_wanted(poll, now):
@@ -455,7 +489,7 @@ class Compensator:
         return is_asleep(poll, now, self._pace) and bool(self._store.overdue(now.timestamp(), late, late, 1).found)
 
     def trigger(self, who: str = SYSTEM) -> PollState:
-        """Starts a poll now. Tries again if a tick changes the state at the same moment."""
+        """Starts a poll now. If a tick changes the state at the same moment, the call tries again."""
         line = act(NO_PROJECT, "compensation", self._clock(), who, "compensation.trigger")
         for _ in range(_TRIES):
             begun = self._begin(self._store.read(), self._clock(), line)
@@ -487,7 +521,10 @@ def _by_lane(items: Sequence[DueItem]) -> dict[str, list[DueItem]]:
 
 
 def _in_turn(overdue: Sequence[DueItem], lanes: Mapping[str, Sequence[DueItem]]) -> list[DueItem]:
-    """The order of starts: the first record of each lane, then each kind in turn, so that no kind delays another."""
+    """Returns the records in the order in which they are started.
+
+    The first record of each lane comes first. After that, the kinds take turns, so that no kind delays another.
+    """
     heads = sorted((items[0] for items in lanes.values()), key=lambda item: int(item["due_at"]))
     kinds: dict[str, list[DueItem]] = defaultdict(list)
     for item in overdue:
@@ -497,10 +534,10 @@ def _in_turn(overdue: Sequence[DueItem], lanes: Mapping[str, Sequence[DueItem]])
 
 
 def _since(item: DueItem) -> int:
-    """When the work was first due. A claim moves the due time, and keeps the first one in `due_since`."""
+    """Returns when the work was first due. A claim moves the due time, and stores the first one in `due_since`."""
     return int(item["due_since"]) if _was_tried(item) else int(item["due_at"])
 
 
 def _was_tried(item: DueItem) -> bool:
-    """Whether the record was started without effect: its due time is still the one that a poll's claim set."""
+    """Whether a poll has started the record without effect. The due time is then still the one that the poll set."""
     return bool(item.get("due_claim") == item["due_at"])
