@@ -1,10 +1,12 @@
 """The composition root: wires every capability when a function first uses it.
 
-Read this file first: settings and clients, the capabilities in the order of the import contract, and the registries
-that connect them. A capability is one object; its steps are functions of that object.
+Read this file first. It has the settings and clients, then the capabilities in the order of the import contract, then
+the registries that connect the capabilities. Each capability is one object. The steps of a capability are functions
+that get this object.
 
-A capability's module is imported at its first use. Importing one adds 5 to 50 ms to a cold start (exports with
-openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_start.py` measures it.
+The module of a capability is imported when the capability is first used. One import adds 5 to 50 ms to a cold start, or
+200 ms for exports, which use openpyxl. A function needs only two or three capabilities. `tests/bench/cold_start.py`
+measures these times.
 """
 
 from __future__ import annotations
@@ -312,7 +314,7 @@ class App:
     # --- registries: through these a capability uses one that it may not import
 
     def thaw(self, who: str) -> None:
-        """Ends a freeze and starts all that is due."""
+        """Ends a freeze and starts all work that is due."""
         self.freeze.thaw(who)
         # Also if the system is thawed already: the call that did it may have died here, and compensation comes later.
         for channel in self.queue.channels.all():
@@ -320,9 +322,11 @@ class App:
         self.compensation.trigger(who)
 
     def stop_executions(self, most: int) -> tuple[int, bool]:
-        """Stops up to `most` executions of Jobs and requests, which a restored table does not know.
+        """Stops up to `most` running executions of Jobs and requests.
 
-        Returns how many were stopped, and whether more may run."""
+        Used after a restore, when the table does not know them. Returns (how many were stopped, whether more may be
+        running).
+        """
         settings, stopped = self.settings, 0
         for machine in (
             settings.download_job_machine_arn,
@@ -337,7 +341,10 @@ class App:
 
     @cached_property
     def record_lookups(self) -> dict[str, Lookup]:
-        """By the prefix of an id: a function (project_id, record_id) that returns the record as its route shows it."""
+        """Maps the prefix of an id to the function that finds a record with such an id.
+
+        The function gets (project_id, record_id). It returns the record as its route shows it, or None.
+        """
 
         def request_view(project_id: str, request_id: str) -> dict[str, Any] | None:
             return self.queue.views_by_id(project_id, [request_id]).get(request_id)
@@ -352,7 +359,10 @@ class App:
 
     @cached_property
     def batched_record_lookups(self) -> dict[str, BatchLookup]:
-        """By the prefix of an id: a function (project_id, record_ids) that returns those that exist, with few reads."""
+        """Maps the prefix of an id to the function that finds several records with such ids, with few reads.
+
+        The function gets (project_id, record_ids). It returns the records that exist, by id.
+        """
 
         def tasks(project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
             found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
@@ -372,7 +382,7 @@ class App:
 
     @cached_property
     def due_handlers(self) -> dict[str, DueHandler]:
-        """By the `due_kind` of an overdue record: the function that continues its work."""
+        """Maps the `due_kind` of an overdue record to the function that continues the record's work."""
         from tidegate.notifications.deliveries import delivery_of
         from tidegate.notifications.notices import notice_of
         from tidegate.projects.keys import key_of
@@ -421,7 +431,10 @@ class App:
 
     @cached_property
     def request_views(self) -> dict[str, View]:
-        """By type of request: what callers and notices see of it, if it is not the request itself."""
+        """Maps a type of request to the function that returns what callers and notices see of such a request.
+
+        A request of any other type is shown as it is.
+        """
 
         def view_of_export(request: Request) -> dict[str, Any]:
             # Not by `orders`: that would import the writers of files into every function that ends a request.
@@ -433,7 +446,10 @@ class App:
 
     @cached_property
     def request_endings(self) -> dict[str, Ending]:
-        """By type of request: further writes of the transaction that ends it."""
+        """Maps a type of request to a function that returns more writes.
+
+        The transaction that ends such a request does them.
+        """
         return {
             "download": lambda ended: self.ingest.without_file(ended),
             "associate": lambda ended: self.ingest.without_file(ended),
@@ -444,7 +460,10 @@ class App:
 
     @cached_property
     def request_restarts(self) -> dict[str, Ending]:
-        """By type of request: further writes of the transaction that retries a failed one."""
+        """Maps a type of request to a function that returns more writes.
+
+        The transaction that retries a failed request does them.
+        """
         return {
             "download": lambda request: self.ingest.with_file_again(request),
             "associate": lambda request: self.ingest.with_file_again(request),
@@ -453,12 +472,15 @@ class App:
 
     @cached_property
     def request_objects(self) -> dict[str, Callable[[Request], Sequence[str]]]:
-        """By type of request: the keys of its objects, which are deleted when it is past its retention."""
+        """Maps a type of request to the function that returns the keys of the request's objects.
+
+        These objects are deleted when the request is past its retention.
+        """
         return {"export": lambda request: self.exports.owned_objects(request)}
 
     @cached_property
     def object_owners(self) -> list[Any]:
-        """Which records own the objects under each prefix of the bucket, for the daily sweep."""
+        """Returns for each prefix of the bucket which records own the objects there. The daily sweep uses this list."""
         from tidegate.aws import keys
         from tidegate.exports.store import still_rendered, still_staged
         from tidegate.files.reading import OF_CONTENTS, OF_REQUESTS

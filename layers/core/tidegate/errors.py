@@ -57,13 +57,13 @@ class ScopeMissing(DomainError):
 
 
 class TargetNotGranted(DomainError):
-    """The project may not send files to this target, into this directory or as this user through GSE."""
+    """Through GSE, the project may not send files to this target, into this directory or as this user."""
 
     code, status, title = "target_not_granted", 403, "The project may not send files there"
 
 
 class SourceNotGranted(DomainError):
-    """The operator or the project's `read_from` does not allow an export or a batch to read there."""
+    """The operator, or the project's `read_from`, does not allow an export or a batch to read from this source."""
 
     code, status, title = "source_not_granted", 403, "The project may not read there"
 
@@ -113,7 +113,7 @@ class NewerJob(DomainError):
 
 
 class PathTaken(DomainError):
-    """A release has the path on a host."""
+    """A release already uses the path on a host."""
 
     code, status, title = "path_taken", 409, "A release has this path"
 
@@ -135,9 +135,11 @@ class IdempotencyConflict(DomainError):
 
 
 class AlreadyCreated(DomainError):
-    """A repeat of a request whose answer had a secret, which is not stored, or was lost and can no longer be made.
+    """The request is a repeat, and its first answer cannot be given again.
 
-    The answer includes `created_ids`."""
+    The first answer had a secret, which is not stored, or it was lost and can no longer be made. This error has
+    `created_ids`.
+    """
 
     code, status, title = "already_created", 409, "Created by an earlier request, whose answer is not shown again"
 
@@ -159,7 +161,10 @@ class QuotaExceeded(DomainError):
 
     @classmethod
     def for_limit(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
-        """The error for one quota. Only `queued` is retryable: waiting requests leave the queue by themselves."""
+        """Returns the error for one quota.
+
+        Only `queued` is retryable, because waiting requests leave the queue by themselves.
+        """
         error = cls(
             f"the project's quota {name} is {limit}: try later, or ask an admin to raise it", retry_after=retry_after
         )
@@ -325,7 +330,10 @@ class Busy(DomainError):
 
 
 class Frozen(DomainError):
-    """An operator has frozen the system. Work that it interrupts goes back to the queue and uses up no retry."""
+    """An operator has frozen the system.
+
+    Work that the freeze interrupts goes back to the queue and uses up no retry.
+    """
 
     code, status, title, retryable, put_off = "frozen", 503, "The system is frozen", True, True
 

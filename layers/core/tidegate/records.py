@@ -6,11 +6,11 @@
         note: Annotated[str | None, F("a remark", max_length=500, changes=True)] = None
         run: int = 0
 
-A field without `F` is stored and not shown. From the declarations come the item in the table (`item_of`,
-`record_from`), what callers and callbacks get (`view_of`), and the bodies and answers of the API (`web/schemas.py`).
+A field without `F` is stored and not shown. The declarations define the item in the table (`item_of`, `record_from`),
+what callers and callbacks get (`view_of`), and the bodies and answers of the API (`web/schemas.py`).
 
-In modules with `from __future__ import annotations`, a declaration is a text that is evaluated when something needs
-it: a function that only reads and writes items evaluates those of fields with parts, and no others.
+In modules with `from __future__ import annotations`, a declaration is a text, which is evaluated only when it is
+needed. A function that only reads and writes items evaluates only the declarations of fields with parts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ Converter = Callable[[Any], Any]
 
 
 class F:
-    """What a field is, besides its type: one sentence for people, limits of given values, and where the field appears.
+    """What a field is, besides its type: a sentence for people, limits of its values, and where the field appears.
 
-    `stored`, `shown`: whether it is, or under which other name. `changes`: callers may change it later; "always": also
-    when the record has ended. `flat`: its parts are stored and shown as fields of the record itself. `check` returns
-    the value, or raises ValueError.
+    `stored`, `shown`: False if the field is not stored or not shown; a text is another name for it there. `changes`:
+    whether callers may change the field later; with "always", even when the record has ended. `flat`: whether the parts
+    of the field are stored and shown as fields of the record itself. `check`: a function that returns the value, or
+    raises ValueError.
 
-    Pydantic takes an `F` for a group of constraints, so it can also be used in its models. A field that may be None has
-    its limits next to it (`Annotated[str | None, F("…", max_length=9)]`), and they apply to other values only.
+    Pydantic treats an `F` as a group of constraints, so Pydantic models can use an `F`, too. For a field that may be
+    None, the limits stand beside the type (`Annotated[str | None, F("…", max_length=9)]`). Then they do not apply to
+    None.
     """
 
     __slots__ = ("changes", "check", "description", "flat", "limits", "shown", "stored")
@@ -94,7 +96,10 @@ Number = Annotated[int, F(ge=0, le=2**32 - 1)]
 
 
 class Declared(NamedTuple):
-    """A field's declaration. `default` is MISSING if a value must be given; `type` has the limits of its parts."""
+    """A field's declaration. `type` includes the limits of the type's parts.
+
+    `default` and `factory` are MISSING if a value must be given.
+    """
 
     name: str
     type: Any
@@ -108,7 +113,10 @@ class Declared(NamedTuple):
 
 @cache
 def declared(record: Any) -> Mapping[str, Declared]:
-    """The fields and described properties of a record, those of its own class before those of its base classes."""
+    """Returns the fields and described properties of a record.
+
+    Those of its own class come before those of base classes.
+    """
     found: dict[str, Declared] = {}
     details = _defaults(record)
     for owner in record.__mro__[:-1]:
@@ -126,7 +134,7 @@ def declared(record: Any) -> Mapping[str, Declared]:
 
 
 def _defaults(record: Any) -> dict[str, tuple[Any, Any]]:
-    """(default, factory) of the fields of a dataclass or a named tuple."""
+    """Returns (default, factory) for each field of a dataclass or a named tuple."""
     if is_dataclass(record):
         return {each.name: (each.default, each.default_factory) for each in fields(record)}
     return {name: (record._field_defaults.get(name, MISSING), MISSING) for name in record._fields}
@@ -153,7 +161,7 @@ _PLAIN = F(shown=False)
 
 
 def bare(kind: Any) -> Any:
-    """The type without its declarations and their limits, for values that are shown."""
+    """Returns the type without its declarations and limits. Values that are shown need no limits."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return bare(parts[0])
@@ -170,8 +178,11 @@ _PLAIN_TYPES = frozenset({str, int, float, bool, bytes})
 
 
 class _Plan(NamedTuple):
-    """How a record is stored: (field, attribute) of its plain fields, the types of flat ones, and the default values
-    that are records or empty tuples."""
+    """How a record is stored.
+
+    `plain`: the name and the attribute of each plain field. `flat`: the name and the type of each flat field.
+    `defaults`: those default values that are records or empty tuples.
+    """
 
     plain: tuple[tuple[str, str], ...]
     flat: tuple[tuple[str, Any], ...]
@@ -194,9 +205,11 @@ def _plan(record: Any) -> _Plan:
 
 
 def item_of(record: Any) -> dict[str, Any]:
-    """The attributes of a record for the table. Records in it become maps.
+    """Returns the attributes of a record for the table. A record inside this record becomes a map.
 
-    Left out: fields without a value, and fields whose default is a record or an empty tuple and which have it."""
+    Leaves out fields without a value. Also leaves out a field that still has its default, if that default is a record
+    or an empty tuple.
+    """
     kind: Any = type(record)
     plan = _plan(kind)
     item = {}
@@ -220,9 +233,10 @@ def _stored(value: Any) -> Any:
 
 
 def record_from(record: type[R], item: Mapping[str, Any], **given: Any) -> R:
-    """The record from its item, or from the fields of a checked body, where None is no value.
+    """Returns the record in an item of the table, or in the fields of a checked request body. None counts as no value.
 
-    `given`: values of further fields. Ignores unknown attributes, such as those of a later version."""
+    `given`: values of further fields. Unknown attributes, such as those of a later version, are ignored.
+    """
     kind: Any = record
     plan = _plan(kind)
     values: dict[str, Any] = {}
@@ -258,7 +272,7 @@ def _converter_to(kind: Any) -> Converter:
 
 
 def _fields_of(value: Any) -> Mapping[str, Any]:
-    """The fields of an item's map, or of a body inside a body."""
+    """Returns the fields of a nested value: of a map in an item, or of an object inside a request body."""
     return value if isinstance(value, Mapping) else vars(value)
 
 
@@ -284,7 +298,10 @@ def view_of(record: Any) -> dict[str, Any]:
 
 @cache
 def _shown_names(record: Any) -> tuple[tuple[str, str], ...]:
-    """Pairs of field and shown name. The name is empty for a field whose own fields are shown in its place."""
+    """Returns pairs of a field and its shown name.
+
+    The shown name is empty for a flat field. The parts of a flat field are shown in its place.
+    """
     return tuple(
         (each.name, "" if each.f.flat else each.f.shown if isinstance(each.f.shown, str) else each.name)
         for each in declared(record).values()

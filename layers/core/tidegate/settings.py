@@ -102,7 +102,10 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
-        """The settings from environment variables; missing and empty ones have defaults. ValueError names a bad one."""
+        """Returns the settings from environment variables. A missing or empty variable gets its default.
+
+        Raises ValueError, which names the variable, if a value is not valid.
+        """
         source = os.environ if env is None else env
         texts = {field.name: source.get(field.name.upper()) for field in fields(cls)}
         types = {field.name: int if field.type == "int" else str for field in fields(cls)}
