@@ -1,4 +1,7 @@
-"""Admits waiting requests of channels. Each channel is a FIFO group, so one invocation at a time works for it."""
+"""Admits waiting requests of channels.
+
+Each channel is a FIFO group, so only one invocation at a time serves a channel.
+"""
 
 from __future__ import annotations
 
@@ -21,5 +24,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def _newest(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that SQS can still deliver most often. One is enough, because its run does what all of them ask."""
+    """Returns the message that SQS has delivered least often, so that SQS can still deliver it several times.
+
+    One message is enough, because its run does the work that all of them ask for.
+    """
     return min(records, key=lambda record: int(record["attributes"]["ApproximateReceiveCount"]))

@@ -1,4 +1,4 @@
-"""Serves the routes of agents. A function of its own, so that long polls do not use up the API's concurrency."""
+"""Serves the routes of agents. This is a separate function, so that long polls do not use up the API's concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Identifies the caller. Requests without a valid key get their 401 from the routes, as problem+json, up to a rate."""
+"""Identifies the caller.
+
+Requests without a valid key pass at a limited rate, and the routes answer them with a problem. Above this rate, API
+Gateway refuses such requests by itself.
+"""
 
 from __future__ import annotations
 

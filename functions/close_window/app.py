@@ -1,4 +1,4 @@
-"""Closes a Job's window: it accepts no more targets, and those it has are written as shards."""
+"""Closes a Job's window. The Job then accepts no more targets, and the targets that it has are written as shards."""
 
 from __future__ import annotations
 

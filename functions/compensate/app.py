@@ -1,4 +1,7 @@
-"""The compensation poll. Runs for each tick in its queue; a schedule restarts it every minute if the tick was lost."""
+"""The compensation poll. This function runs for each tick in its queue.
+
+Every minute, a schedule also runs it, to restart the poll if a tick was lost.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def _report_state() -> None:
 
 
 def _report_channel(channel: ChannelStats) -> None:
-    """Writes a channel's metrics, but only while it has work: CloudWatch charges for each hour with data."""
+    """Writes a channel's metrics while the channel has work. CloudWatch charges for each hour with data."""
     if not channel.queued and not channel.running:
         return
     figures = EphemeralMetrics(service="queue")

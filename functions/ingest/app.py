@@ -1,4 +1,7 @@
-"""One step of an ingest request: download, scan, associate, check, extract or verify. It ends the request itself."""
+"""One step of an ingest request: download, scan, associate, check, extract or verify.
+
+The function also ends the request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Starts a channel's admission when a back-off is over. A separate queue, because FIFO messages cannot be delayed."""
+"""Starts a channel's admission when a back-off is over.
+
+The function has a separate queue, because messages of a FIFO queue cannot be delayed one by one.
+"""
 
 from __future__ import annotations
 

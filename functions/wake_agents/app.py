@@ -1,4 +1,4 @@
-"""Wakes connected agents: they have new transfers or new goals of releases, or a transfer was ended."""
+"""Wakes connected agents when they have new transfers or new goals of releases, or when a transfer was ended."""
 
 from __future__ import annotations
 

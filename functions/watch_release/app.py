@@ -1,4 +1,4 @@
-"""Looks once at the hosts of a roll-out: wakes those that are behind, opens the next wave, or rolls back."""
+"""Looks once at the hosts of a roll-out. Then it wakes hosts that are behind, opens the next wave, or rolls back."""
 
 from __future__ import annotations
 
