@@ -57,7 +57,7 @@ def client(service: str, endpoint_url: str | None = None, region: str | None = N
 
 
 class _LazyClient:
-    """Creates its client at the first use: creating one adds 20 to 60 ms to a cold start."""
+    """Creates its client at the first use, because creating a client adds 20 to 60 ms to a cold start."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -124,13 +124,13 @@ class Message:
 
 
 def _pause(record: Mapping[str, Any]) -> int:
-    """Returns the seconds until a failed message is visible again; doubled after each failure."""
+    """Returns the seconds until a failed message is visible again. They double after each failure."""
     received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
     return min(_FIRST_PAUSE << min(max(0, received - 1), 10), _LONGEST_PAUSE)
 
 
 class SqsQueue:
-    """An SQS queue: sends messages in batches, and sends those again that SQS refuses."""
+    """An SQS queue. Sends messages in batches, and sends a message again if SQS refuses it."""
 
     def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
@@ -138,14 +138,15 @@ class SqsQueue:
         self._sleep = sleep
 
     def send(self, *messages: Message) -> None:
-        """Sends the messages. Busy if SQS refuses some of them several times."""
+        """Sends the messages. Raises Busy if SQS refuses some of them at every try."""
         for start in range(0, len(messages), _BATCH):
             self._send_batch(messages[start : start + _BATCH])
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Makes failed messages visible again within a minute. Otherwise SQS hides them, and their FIFO group, longer.
+        """Makes failed messages visible again within a minute.
 
-        `records`: those of Lambda's event. If this fails, they come back after their visibility time-out.
+        Otherwise SQS hides them, and their FIFO group, for longer. `records`: the records of Lambda's event. If SQS
+        cannot be reached, the messages come back after their visibility time-out.
         """
         for start in range(0, len(records), _BATCH):
             entries: Any = [
@@ -197,7 +198,7 @@ class Machines:
         self._taking = threading.Lock()
 
     def start(self, machine_arn: str, name: str, data: Mapping[str, Any]) -> str:
-        """Starts an execution and returns its ARN. Does nothing if one with this name was started before."""
+        """Starts an execution and returns its ARN. Does nothing if an execution with this name was started before."""
         try:
             started = self._client.start_execution(stateMachineArn=machine_arn, name=name, input=json.dumps(data))
         except self._client.exceptions.ExecutionAlreadyExists:
@@ -278,7 +279,7 @@ class Alarm:
 
 
 def alarm_state(client: Any, name: str, arn: str | None) -> tuple[str, str] | None:
-    """Returns (state, reason) of a metric or composite alarm; None if there is none.
+    """Returns (state, reason) of a metric alarm or composite alarm; None if there is no such alarm.
 
     The state is OK, ALARM or INSUFFICIENT_DATA.
     """
@@ -290,7 +291,7 @@ def alarm_state(client: Any, name: str, arn: str | None) -> tuple[str, str] | No
 
 
 def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
-    """Yields every alarm of the stack. CloudFormation names them `{stack}-{logical id}-{random}`.
+    """Yields every alarm of the stack. CloudFormation names an alarm `{stack}-{logical id}-{random}`.
 
     `Alarm.name` is the logical id without "Alarm" at its end.
     """

@@ -19,7 +19,7 @@ class HostUsage:
     def add(self, address: str, kind: str, window: int, amount: int) -> int:
         """Adds to a counter and returns its new value.
 
-        A retried write may count twice, which only makes the limit stricter.
+        If AWS gets the write twice because of a retry, it counts twice. That only makes the limit stricter.
         """
         until = int(self._clock().timestamp()) + _KEPT_SECONDS
         key = keys.host_usage(address, kind, window)
@@ -27,9 +27,10 @@ class HostUsage:
         return int(item["used"])
 
     def reserve(self, address: str, seconds: float, now: float, latest: float) -> float | None:
-        """Reserves the next free `seconds` of an address for the caller. Returns their start; None if after `latest`.
+        """Reserves the next free period of `seconds` at an address for the caller.
 
-        A retried write may reserve twice, which only makes the pace slower.
+        Returns the time when this period starts. None if no period before `latest` could be reserved. A retried write
+        may reserve two periods, which only makes the pace slower.
         """
         key, span, at = keys.host_usage(address, "pace", 0), round(seconds * 1e6), round(now * 1e6)
         kept = {"expires_at": int(latest + seconds) + _KEPT_SECONDS}

@@ -16,9 +16,10 @@ Sections, in the order of the import contract:
 - batches: businesses, batches, their logs and results
 - ingest: subscriptions, unfinished downloads, limits of a host
 
-A pk starts with its project, so two projects share no partition; items without a project belong to `_system`. Functions
-named in the singular return the key of one item, those in the plural the partition of a list. A docstring says what the
-item, or the items of the partition, hold.
+A pk starts with its project, so two projects share no partition. Items without a project belong to `_system`.
+
+A function with a singular name returns the key of one item. A function with a plural name returns the partition of a
+list. The docstring of such a function says what the item, or the items of the partition, contain.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ SHARD_KIND = "shard"
 def due(_record_id: str, at: float, kind: str) -> dict[str, str | int]:
     """Returns the attributes that put a record into the sparse index of due work.
 
-    `_record_id` is not used: the record goes to shard 0, or to the shard of a process that writes many records.
+    `_record_id` is not used. The record goes to shard 0. If a process writes many due records, `DueShards` moves them
+    to a shard of the process.
     """
     return {"due_pk": due_partition(0), "due_at": int(at), "due_kind": kind}
 
@@ -63,7 +65,7 @@ def due_partition(shard: int) -> str:
 
 
 def due_shard(shard: int) -> dict[str, str]:
-    """The entry in shard 0 that names another shard which may have records."""
+    """The entry in shard 0 that names another shard, in which there may be due records."""
     return _key(SYSTEM, "DUE_SHARD", str(shard))
 
 
@@ -87,12 +89,18 @@ def usage(project_id: str) -> dict[str, str]:
 
 
 def batch_usage(project_id: str) -> dict[str, str]:
-    """Counts of a project's batches. Not part of `usage`: a start changes both in one transaction."""
+    """Counts of a project's batches.
+
+    Not part of `usage`, because the start of a batch changes both items in one transaction.
+    """
     return _key(project_id, "USAGE", sk="BATCHES")
 
 
 def upload_usage(project_id: str) -> dict[str, str]:
-    """Counts of a project's uploads. Not part of `usage`: the end of an upload changes both in one transaction."""
+    """Counts of a project's uploads.
+
+    Not part of `usage`, because the end of an upload changes both in one transaction.
+    """
     return _key(project_id, "USAGE", sk="UPLOADS")
 
 
@@ -122,7 +130,7 @@ def slow_calls(project_id: str) -> dict[str, str]:
 
 
 def waiting_polls(project_id: str, agent_id: str) -> dict[str, str]:
-    """Slots for the polls of a host that wait."""
+    """Slots for the polls of one host. Only a poll that waits takes a slot."""
     return _key(project_id, "WAITING_POLLS", agent_id)
 
 
@@ -136,7 +144,7 @@ def api_key(key_id: str) -> dict[str, str]:
 
 
 def agent_life(project_id: str, agent_id: str) -> dict[str, str]:
-    """How often the host was deleted or replaced. Never removed: keys of an earlier life must stay refused."""
+    """How often the host was deleted or replaced. Never removed, because keys from before that must stay refused."""
     return _key(project_id, "AGENT_LIFE", agent_id)
 
 
@@ -145,12 +153,16 @@ def agent_keys(project_id: str, agent_id: str) -> str:
 
 
 def agent_key(project_id: str, agent_id: str, key_id: str) -> dict[str, str]:
-    """One API key of a host. In the table, not in an index: a deletion reads it consistently and misses no new key."""
+    """One API key of a host.
+
+    The item is in the table and not in an index, so that a deletion of the host reads consistently and misses no new
+    key.
+    """
     return {"pk": agent_keys(project_id, agent_id), "sk": key_id}
 
 
 def agent_keys_named(project_id: str) -> dict[str, str]:
-    """How far the migration has got that adds an `agent_key` to older API keys of hosts."""
+    """The progress of a migration. The migration adds an `agent_key` for each older API key of a host."""
     return _key(project_id, "AGENT_KEYS_NAMED")
 
 
@@ -159,7 +171,10 @@ def key_connections(record_id: str) -> str:
 
 
 def key_connection(record_id: str, connection_id: str) -> dict[str, str]:
-    """A WebSocket connection of an API key. In the table, not in an index: a revocation reads all consistently."""
+    """A WebSocket connection of an API key.
+
+    The item is in the table and not in an index, so that a revocation reads all connections consistently.
+    """
     return {"pk": key_connections(record_id), "sk": connection_id}
 
 
@@ -222,7 +237,7 @@ def open_uploads(project_id: str) -> str:
 
 
 def open_upload(project_id: str, file_id: str) -> dict[str, str]:
-    """The bytes that an announced upload reserves. All are in one partition, the oldest first."""
+    """The bytes that an announced upload reserves. All open uploads of a project are in one partition, oldest first."""
     return {"pk": open_uploads(project_id), "sk": file_id}
 
 
@@ -312,7 +327,7 @@ def stopped_sweep() -> dict[str, str]:
 
 
 def store_identity() -> dict[str, str]:
-    """The marker that the table and the bucket share, which shows that they belong together."""
+    """The marker that is in the table and in the bucket. It shows that this table and this bucket belong together."""
     return _key(SYSTEM, "IDENTITY")
 
 
@@ -344,7 +359,7 @@ def request_log_line(project_id: str, request_id: str, at: str, line_id: str) ->
 
 
 def dedupe(project_id: str, dedupe_key: str) -> dict[str, str]:
-    """The request that has this `dedupe_key` of a caller."""
+    """The request to which a caller gave this `dedupe_key`."""
     return _key(project_id, "DEDUPE", digest(dedupe_key, length=32))
 
 
@@ -378,7 +393,10 @@ def channel(name: str) -> dict[str, str]:
 
 
 def admission_runs(channel_name: str) -> dict[str, str]:
-    """The runs of a channel's admission. Not in the channel's record, which every end of a request writes."""
+    """The runs of a channel's admission.
+
+    Not in the channel's record, because the end of every request writes that record.
+    """
     return _key(SYSTEM, "ADMISSION_RUNS", channel_name)
 
 
@@ -395,7 +413,7 @@ def waiting(channel_name: str, project_id: str) -> str:
 
 
 def waiting_place(channel_name: str, project_id: str, rank: int, request_id: str) -> dict[str, str]:
-    """A waiting request. Sorted in the order of admission: `rank` combines priority and age."""
+    """A waiting request. Requests are sorted in the order of admission, because `rank` combines priority and age."""
     return {"pk": waiting(channel_name, project_id), "sk": f"{rank:015d}#{request_id}"}
 
 
@@ -404,7 +422,10 @@ def waiting_by_age(channel_name: str) -> str:
 
 
 def shared_waiting(channel_name: str) -> str:
-    """The old queue of all projects together; requests from before each project had its own may still wait there."""
+    """The old queue that all projects shared.
+
+    Requests from before each project had its own queue may still wait there.
+    """
     return partition(SYSTEM, "WAITING", channel_name)
 
 
@@ -440,9 +461,10 @@ def retention_partition(shard: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleKeys:
-    """Makes the keys of one capability's schedules. `due_pk`: a partition of the due index, read once a minute.
+    """Makes the keys of one capability's schedules.
 
-    One partition takes several hundred writes a second, and each run of a schedule is one write.
+    `due_pk`: a partition of the due index, which is read once a minute. One partition takes several hundred writes a
+    second, and each run of a schedule is one write.
     """
 
     name: str
@@ -457,7 +479,10 @@ class ScheduleKeys:
         return _key(project_id, self.name, schedule_id)
 
     def order(self, project_id: str, schedule_id: str) -> dict[str, str]:
-        """The order that each run of the schedule starts. An item of its own: it can be large, and no list shows it."""
+        """The order that each run of the schedule starts.
+
+        A separate item, because it can be large and no list shows it.
+        """
         return _key(project_id, self.name, schedule_id, sk="ORDER")
 
     def runs(self, project_id: str, schedule_id: str) -> str:
@@ -491,7 +516,10 @@ def job(project_id: str, job_key: str) -> dict[str, str]:
 
 
 def cancelled_job(project_id: str, job_key: str) -> dict[str, str]:
-    """The time when a Job was cancelled. Kept longer than the Job: a message with its targets may come later."""
+    """The time when a Job was cancelled.
+
+    Kept longer than the Job, because a message with the Job's targets may come later.
+    """
     return _key(project_id, "CANCELLED_JOB", job_key)
 
 
@@ -501,14 +529,17 @@ def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict
 
 
 def jobs_to_path(project_id: str, target_file_dir: str, file_name: str) -> str:
-    """The Jobs that deliver to a path on hosts, whichever file of the library they send."""
+    """The Jobs that deliver to a path on hosts. They may deliver different files of the library."""
     return partition(project_id, "JOBS_TO_PATH", _path_digest(target_file_dir, file_name))
 
 
 def job_to_path(
     project_id: str, target_file_dir: str, file_name: str, sequence: int, job_key: str = ""
 ) -> dict[str, str]:
-    """A Job that delivers to a path, sorted by sequence. Without a Job: the key before all Jobs with this sequence."""
+    """A Job that delivers to a path, sorted by sequence.
+
+    Without `job_key`: a key before all Jobs with this sequence.
+    """
     path = _path_digest(target_file_dir, file_name)
     return _key(project_id, "JOBS_TO_PATH", path, sk=f"{sequence:020d}#{job_key}")
 
@@ -558,7 +589,7 @@ def task_spread(uuid: str) -> int:
 
 
 def tasks_of_job(project_id: str, job_key: str, spread: int) -> str:
-    """The Tasks of a Job, spread over partitions: 100,000 within seconds are more than one partition takes."""
+    """One of the partitions with the Tasks of a Job. One partition would not take 100,000 Tasks within seconds."""
     return partition(project_id, "JOBTASKS", job_key, str(spread))
 
 
@@ -594,7 +625,7 @@ def agents(project_id: str, spread: int) -> str:
 
 
 def agent(project_id: str, agent_id: str) -> dict[str, str]:
-    """A host. Hosts are spread over partitions: after an outage, thousands connect within seconds."""
+    """A host. Hosts are spread over partitions, because after an outage thousands of them connect within seconds."""
     spread = int(digest(agent_id, length=8), 16) % AGENT_SPREAD
     return {"pk": agents(project_id, spread), "sk": agent_id}
 
@@ -608,7 +639,7 @@ def enrolment(token_id: str) -> dict[str, str]:
 
 
 def spent_signature(signature: str) -> dict[str, str]:
-    """A marker that a host's signed AWS identity was used: each is accepted once."""
+    """A marker that a host's signed AWS identity was used. Each signature is accepted only once."""
     return _key(SYSTEM, "SPENT_SIGNATURE", signature)
 
 
@@ -624,7 +655,7 @@ def release(project_id: str, name: str) -> dict[str, str]:
 
 
 def last_revision(project_id: str, name: str) -> dict[str, str]:
-    """The last revision number of a deleted release: a new release with its name continues from it."""
+    """The last revision number of a deleted release. A new release with the same name continues from this number."""
     return _key(project_id, "LAST_REVISION", name)
 
 
@@ -653,7 +684,7 @@ def release_hosts(project_id: str, name: str) -> str:
 
 
 def export_mail(project_id: str, task_id: str, address: str) -> dict[str, str]:
-    """A marker that an e-mail about the export was begun, so that it is not sent twice."""
+    """A marker that the sending of an e-mail about the export has begun, so that the mail is not sent twice."""
     return _key(project_id, "EXPORT", task_id) | {"sk": f"MAIL#{digest(address.lower(), length=32)}"}
 
 
@@ -727,7 +758,7 @@ def batch_results(project_id: str, batch_id: str) -> str:
 
 
 def batch_results_from(index: int) -> tuple[str, str]:
-    """Returns the first and the last sort key of the results of items from this index on."""
+    """Returns the first and the last sort key of results, for all items from this index on."""
     return f"{index:016d}", "9" * 16
 
 

@@ -92,7 +92,10 @@ class Bucket:
                 raise
 
     def delete(self, *keys: str) -> None:
-        """Deletes the objects. Busy if some remain: S3 answers 200 and lists those that it did not delete."""
+        """Deletes the objects. Raises Busy if S3 did not delete some of them.
+
+        S3 answers 200 even then, and lists these objects.
+        """
         for start in range(0, len(keys), _DELETE_LIMIT):
             self._delete(keys[start : start + _DELETE_LIMIT])
 
@@ -121,7 +124,7 @@ class Bucket:
                 raise
 
     def presign_put(self, key: str, seconds: int, headers: Mapping[str, str] = NO_HEADERS) -> str:
-        """Returns a URL for a PUT with these headers: S3 refuses a PUT without them or with other values."""
+        """Returns a URL for a PUT with these headers. S3 refuses a PUT that lacks a header or has another value."""
         params: dict[str, Any] = {"Bucket": self.name, "Key": key}
         for name, value in headers.items():
             params[_PARAMETERS[name]] = int(value) if name == "Content-Length" else value
@@ -211,9 +214,9 @@ class MultipartStore(Bucket):
         return {part["PartNumber"]: StoredObject(part["Size"], part["ETag"], part["LastModified"]) for part in found}
 
     def complete(self, key: str, upload_id: str, count: int | None = None) -> StoredObject:
-        """Completes the upload with its first `count` parts, also of earlier invocations, and returns the object.
+        """Completes the upload with its first `count` parts and returns the object. Idempotent.
 
-        Idempotent.
+        The parts may have been uploaded by earlier invocations.
         """
         try:
             etag = self._complete(key, upload_id, count)
@@ -252,10 +255,16 @@ _STILL_JOINING = {"ConditionalRequestConflict", "OperationAborted"}
 
 
 class UploadBucket(Bucket):
-    """The files bucket for callers' uploads: parts by presigned URLs, and ranges to verify them."""
+    """The files bucket for callers' uploads.
+
+    Callers upload parts by presigned URLs, and ranges are read to verify them.
+    """
 
     def read_range(self, key: str, start: int, last: int, etag: str) -> bytes:
-        """Returns the bytes `start` to `last` of the object with this ETag. Conflict if it was replaced or deleted."""
+        """Returns the bytes `start` to `last` of the object with this ETag.
+
+        Raises Conflict if the object was replaced or deleted.
+        """
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}", IfMatch=etag)
         except ClientError as error:
@@ -274,7 +283,10 @@ class UploadBucket(Bucket):
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
 
     def part_sizes(self, key: str, upload_id: str, first: int) -> dict[int, int]:
-        """Returns the sizes of parts by number, from `first` on, at most PARTS_LISTED. Empty after the upload's end."""
+        """Returns the sizes of parts by their numbers, from the part `first` on.
+
+        At most PARTS_LISTED parts are returned. Empty if the upload has ended.
+        """
         try:
             found: Any = self._client.list_parts(
                 Bucket=self.name, Key=key, UploadId=upload_id, PartNumberMarker=first - 1, MaxParts=PARTS_LISTED
@@ -346,7 +358,7 @@ Piece = bytes | StoredPiece
 
 @dataclass(frozen=True, slots=True)
 class PlannedPart:
-    """A part of an upload: bytes of one object, which S3 copies (`copied`), or pieces that the function sends."""
+    """A part of an upload: either bytes of one object that S3 copies (`copied`), or pieces that the function sends."""
 
     pieces: tuple[Piece, ...]
     copied: bool
@@ -361,7 +373,11 @@ def size_of(piece: Piece) -> int:
 
 
 def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[PlannedPart]:
-    """Returns the parts in order. A part that the function sends has at most twice the smallest size plus a piece."""
+    """Returns the parts of an upload of these pieces, in order.
+
+    S3 copies some parts from stored objects, and the function sends the others. A part that the function sends has at
+    most twice the smallest size, plus one piece.
+    """
     smallest = SMALLEST_PART if smallest is None else smallest
     parts: list[PlannedPart] = []
     held: list[Piece] = []
@@ -399,7 +415,10 @@ _PARALLEL_PARTS = 16
 
 
 def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
-    """Writes an object of these parts and returns its size. It appears when all are stored; a failure aborts it."""
+    """Writes an object of these parts and returns its size.
+
+    The object appears only when all parts are stored. If a part fails, the upload is aborted.
+    """
     place: dict[str, Any] = {"Bucket": bucket, "Key": key}
     if len(parts) <= 1 and not any(part.copied for part in parts):
         body = _bytes(client, bucket, parts[0]) if parts else b""
@@ -457,9 +476,9 @@ WAITING_BYTES = 5 * 1024 * 1024
 
 
 class S3Sink:
-    """Streams a file into the bucket as its chunks come: by multipart upload, or by one put if it is small.
+    """Streams a file into the bucket as its chunks come. A small file is stored by one put, others by multipart upload.
 
-    A part with bytes that are not known yet (a `Later`) waits until they are; other parts do not wait.
+    A part that contains a `Later` waits until the bytes of the `Later` are known. Other parts do not wait.
     """
 
     def __init__(self, client: S3Client, bucket: str, key: str, content_type: str) -> None:

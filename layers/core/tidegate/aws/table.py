@@ -33,7 +33,7 @@ def code_of(error: ClientError) -> str:
 
 
 def status_of(error: ClientError) -> int:
-    """Returns the HTTP status of the error; 0 if it has none."""
+    """Returns the HTTP status of the error; 0 if the error has none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
@@ -199,7 +199,7 @@ def update(
     condition: str = "attribute_exists(#pk)",
     **values: Any,
 ) -> Write:
-    """Returns the write that updates an existing item; with `condition=""`, it creates a missing one.
+    """Returns the write that updates an existing item. With `condition=""`, the write also creates a missing item.
 
     A value of None is not written.
     """
@@ -211,7 +211,7 @@ def delete(key: Key, condition: str = "", **values: Any) -> Write:
 
 
 def check(key: Key, condition: str, **values: Any) -> Write:
-    """Returns a part of a transaction that writes nothing: if its condition fails, the whole transaction fails."""
+    """Returns a part of a transaction that writes nothing. If its condition fails, the whole transaction fails."""
     return Write("ConditionCheck", key, condition=condition, values=values)
 
 
@@ -263,7 +263,10 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
 
 
 def below(count: str, bound: str, *, allows_none: bool) -> str:
-    """Returns the condition that a count is below a bound. `allows_none`: a count that does not exist yet passes."""
+    """Returns the condition that a count is below a bound.
+
+    `allows_none`: whether the condition is also true if the item has no such count yet.
+    """
     return f"attribute_not_exists(#{count}) OR #{count} < :{bound}" if allows_none else f"#{count} < :{bound}"
 
 
@@ -279,12 +282,15 @@ _TEMPORARY = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedTh
 
 
 def reasons_of(error: ClientError) -> list[str | None]:
-    """Returns, for each write of a cancelled transaction, why it was refused; "None" if it was not."""
+    """Returns for each write of a cancelled transaction why it was refused.
+
+    The text is "None" if it was not refused.
+    """
     return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
 
 
 def _is_temporary(error: ClientError) -> bool:
-    """Whether a retry may succeed: no condition failed, and the other transaction will end."""
+    """Whether a retry may succeed, because no condition failed and only load or another transaction was in the way."""
     code = error.response.get("Error", {}).get("Code")
     if code == "TransactionCanceledException":
         reasons = set(reasons_of(error))
@@ -293,7 +299,10 @@ def _is_temporary(error: ClientError) -> bool:
 
 
 def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Returns the result of `call`, retried with jittered back-off while other transactions hold the same items."""
+    """Returns the result of `call`. Retries with jittered back-off while other transactions hold the same items.
+
+    Raises Busy if they still hold the items after several tries.
+    """
     for attempt in range(_TRIES):
         try:
             return call()
@@ -352,9 +361,10 @@ class DueShards:
         self._count = 0
 
     def spread(self, writes: Sequence[Write], carry_out: Callable[[Write], object]) -> list[Write]:
-        """Returns the writes. If the process writes many due records, they go to its own shard instead of shard 0.
+        """Returns the writes, with the due records among them moved to the shard that was chosen.
 
-        `carry_out` is called first, with the write of that shard's entry.
+        That is shard 0, or the process's own shard if the process writes many due records. Before records go to its own
+        shard, `carry_out` gets the write of this shard's entry in shard 0.
         """
         due = sum(_is_due(write.item or write.sets) for write in writes)
         shard = self._shard(due, carry_out) if due else 0
@@ -412,9 +422,13 @@ def _moved(write: Write, shard: int) -> Write:
 class RequestClaim:
     """A run's hold on the Idempotency-Key of its request.
 
-    What the request creates is noted at the key in the same transaction (`noted`). So a repeat knows of it, wherever
-    the first run died; and of two runs at once, only the one that holds the key creates something. `made` are the ids
-    of what was created, perhaps in an earlier run. `seed` and `began` are the same in all runs of the request."""
+    When a transaction creates something for the request, the same transaction also notes the new ids at the key
+    (`noted`). So a repeat knows of them, wherever the first run died. If two runs work at once, only the run that holds
+    the key creates something.
+
+    `made`: the ids that were noted, perhaps by an earlier run. `seed` and `began` are the same in all runs of the
+    request.
+    """
 
     key: Key
     run: str
@@ -428,7 +442,7 @@ _claim: ContextVar[RequestClaim | None] = ContextVar("claim", default=None)
 
 @contextmanager
 def claimed(claim: RequestClaim) -> Iterator[None]:
-    """Within it, the first transaction with the writes of `noted` is that of the request."""
+    """Within this context, `noted` notes new ids at the key of this claim. Only the first transaction is noted."""
     before = _claim.set(claim)
     try:
         yield
@@ -437,18 +451,21 @@ def claimed(claim: RequestClaim) -> Iterator[None]:
 
 
 def current_claim() -> RequestClaim | None:
-    """The claim of the request that is being served; None if it has no Idempotency-Key."""
+    """Returns the claim of the request that is being served; None if the request has no Idempotency-Key."""
     return _claim.get()
 
 
 def made_before() -> Mapping[str, str] | None:
-    """What an earlier run of this request has created; None if there was none, or it created nothing."""
+    """Returns the ids that an earlier run of this request has noted. None if no run has created anything."""
     claim = _claim.get()
     return claim.made if claim else None
 
 
 def noted(**ids: str) -> list[Write]:
-    """For the transaction that creates a record: notes its ids at the request's Idempotency-Key, if it has one."""
+    """Returns the writes that note a new record's ids at the request's Idempotency-Key, for the record's transaction.
+
+    Empty if the request has no Idempotency-Key, or if ids are already noted.
+    """
     claim = _claim.get()
     if claim is None or claim.made is not None:
         return []
@@ -466,8 +483,8 @@ _FIND_UNITS = 300
 class ConditionFailed(Conflict):
     """The condition of a write was not met.
 
-    `item`: the item that a single write found. For a transaction, `failed` has the indexes of the refused writes, and
-    `met` the items that they found.
+    `item`: for a single write, the stored item, or None if there is none. For a transaction, `failed` has the indexes
+    of the refused writes. `met` has the items that these writes found, by the same indexes.
     """
 
     def __init__(
@@ -490,7 +507,7 @@ _TAKEN_OVER = "another request with this Idempotency-Key has taken over from thi
 
 
 def _units(consumed: Any) -> float:
-    """Returns the capacity units that a call used according to AWS; an emulator may say nothing."""
+    """Returns the capacity units that a call used. 0 if the answer does not tell, as with an emulator."""
     given = consumed if isinstance(consumed, list) else [consumed or {}]
     return sum(float(each.get("CapacityUnits", 0)) for each in given)
 
@@ -516,7 +533,7 @@ class Table:
         self.units_read += _units(consumed)
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
-        """Returns the item; None if there is none."""
+        """Returns the item with this key; None if there is no such item."""
         if not can_be_stored(*key.values()):
             return None
         answer = self._client.get_item(
@@ -526,7 +543,10 @@ class Table:
         return from_wire(answer["Item"]) if "Item" in answer else None
 
     def write(self, write: Write) -> Item:
-        """Performs one write. Returns the new item, or a deleted one. ConditionFailed if its condition fails."""
+        """Performs one write. Returns the new item, or the deleted item.
+
+        Raises ConditionFailed if the condition of the write fails.
+        """
         [write] = self._spread([write])
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} | _METERED
         try:
@@ -539,7 +559,7 @@ class Table:
         return self._due_shards.spread(writes, self.write) if self._due_shards else writes
 
     def try_write(self, *writes: Write) -> bool:
-        """Performs the writes, all or none. False if a condition failed: another writer was first."""
+        """Performs the writes, all or none. False if a condition failed, because another writer was first."""
         try:
             if len(writes) == 1:
                 self.write(writes[0])
@@ -562,9 +582,10 @@ class Table:
         return from_wire(new["Attributes"])
 
     def transact(self, writes: Sequence[Write], token: str | None = None, *, returns_met: bool = False) -> None:
-        """Performs the writes, all or none. Retries transaction conflicts; ConditionFailed if a condition fails.
+        """Performs the writes, all or none. Tries again if another transaction holds one of the items.
 
-        With `returns_met`, the error has the items that did not meet their condition.
+        Raises ConditionFailed if a condition fails. With `returns_met`, the error has the items that did not meet their
+        conditions.
         """
         writes, claim = self._spread(writes), _claim.get()
         note = next((index for index, write in enumerate(writes) if claim and write.key == claim.key), None)
@@ -608,7 +629,11 @@ class Table:
         project: Sequence[str] = (),
         **values: Any,
     ) -> ItemPage:
-        """Returns one page of a partition. `where` (`#name`, `:name`) filters what was read: AWS bills all of it."""
+        """Returns one page of a partition.
+
+        `where` is a condition on the items that are returned. AWS bills all items that were read, also those that do
+        not match.
+        """
         if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
             return ItemPage([], None)
         hash_name, range_name = _INDEX_KEYS[index]
@@ -651,7 +676,10 @@ class Table:
         return ItemPage([from_wire(item) for item in answer["Items"]], encode_cursor(last) if last else None)
 
     def page(self, pk: str, *, limit: int, cursor: str | None, index: str | None = None, **options: Any) -> ItemPage:
-        """Returns one page of a list. It has a cursor only if items follow; `query` has one after every full page."""
+        """Returns one page of a list. The page has a cursor only if more items follow.
+
+        In contrast, a full page of `query` always has a cursor.
+        """
         found = self.query(pk, index=index, limit=limit + 1, cursor=cursor, **options)
         if len(found.items) <= limit:
             return found
@@ -660,9 +688,11 @@ class Table:
     def find(
         self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1"
     ) -> ItemPage:
-        """Returns the newest `limit` items that match, as they are now. Reads further pages while it has too few.
+        """Returns the newest `limit` items that match, as they are now.
 
-        It looks for one item more: if there is none, the page is the last one and has no cursor."""
+        Reads further pages while too few items are found. It looks for one item more than `limit`. If there is none,
+        the page is the last one and has no cursor. After much reading, it returns fewer items, with a cursor.
+        """
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
         listed: dict[tuple[str, str], Item] = {}
@@ -689,9 +719,11 @@ class Table:
         return ItemPage(found, cursor)
 
     def current(self, listed: Sequence[Item]) -> list[Item]:
-        """Returns the items of an index's page as they are now, without deleted ones.
+        """Returns the items of an index's page as they are now, without deleted items.
 
-        Indexes are only eventually consistent: a list could show a record as running after GET has shown its end."""
+        An index is only eventually consistent. From the index alone, a list could show a record as running after GET
+        has shown that it has ended.
+        """
         wanted = [{"pk": item["pk"], "sk": item["sk"]} for item in listed]
         found = {(item["pk"], item["sk"]): item for item in self.batch_get(wanted, consistent=True)}
         return [found[place] for item in listed if (place := (item["pk"], item["sk"])) in found]
@@ -701,7 +733,7 @@ class Table:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
     def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
-        """Returns (number of items in the first `pages` pages of a partition, whether these are all its pages)."""
+        """Returns (number of items in the first `pages` pages of a partition, whether no further pages exist)."""
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -748,9 +780,10 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]], note: Sequence[Write] = ()) -> None:
-        """Puts items without a condition. Only for new records, or if all writers write the same.
+        """Puts items without a condition. Use it only for new records, or if all writers write the same.
 
-        `note` is the write of `noted`: then the first items are put in one transaction with it."""
+        `note`: the writes of `noted`. If there are any, the first items are put in one transaction with them.
+        """
         given = list(items)
         if note:
             self.transact([*map(put, given[:_WRITE_LIMIT]), *note])
@@ -774,7 +807,10 @@ class Table:
             pending = [*left, *pending]
 
     def _after_unprocessed(self, some_left: bool, attempt: int) -> int:
-        """Waits if DynamoDB did not process everything. Returns the number of the next attempt; Busy after too many."""
+        """Waits if DynamoDB did not process everything. Returns the number of the next attempt.
+
+        Raises Busy after too many attempts.
+        """
         if not some_left:
             return 0
         if attempt >= 8:
@@ -801,7 +837,10 @@ class Store:
 def _start_key(
     cursor: str, index: str | None, pk: str, sk_prefix: str | None, sk_between: tuple[Any, Any] | None
 ) -> dict[str, Any]:
-    """Returns the key in a cursor. Invalid if it is not a key of this query, which DynamoDB would refuse."""
+    """Returns the key in a cursor. Raises Invalid if the key does not belong to this query.
+
+    DynamoDB would refuse it.
+    """
     key = decode_cursor(cursor)
     hash_name, range_name = _INDEX_KEYS[index]
     kinds = {name: "N" if name == "due_at" else "S" for name in ("pk", "sk", hash_name, range_name)}
