@@ -80,7 +80,10 @@ class Stream:
     _max_bytes: int
 
     def chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
-        """Yields the raw bytes as they come, not decoded, so that their digest is that of the bytes that were sent."""
+        """Yields the bytes as they come, without decoding.
+
+        So their digest is that of the bytes that the server sent.
+        """
         return _body(self._response, self._max_bytes, size, decode=False)
 
     def raise_for_status(self) -> None:
@@ -103,7 +106,10 @@ class Sending(TypedDict, total=False):
 
 
 class SafeHttp:
-    """Connects to allowed addresses only: UrlNotAllowed for others, FetchError if a server fails."""
+    """An HTTP client that connects only to allowed addresses.
+
+    Raises UrlNotAllowed for other addresses, and FetchError if a server fails.
+    """
 
     def __init__(
         self,
@@ -134,7 +140,10 @@ class SafeHttp:
     def check_url(
         self, url: str, *, allow_private: bool = False, project_id: str = "", seconds: float = CHECK_SECONDS
     ) -> None:
-        """Raises UrlNotAllowed if a fetch of the URL would be refused. A name that is not resolved in time passes."""
+        """Raises UrlNotAllowed if a fetch of the URL would be refused.
+
+        A name that cannot be resolved in time is accepted.
+        """
         refused = self.refused_urls([url], allow_private=allow_private, project_id=project_id, seconds=seconds)
         if refused:
             raise refused[url]
@@ -179,7 +188,7 @@ class SafeHttp:
     def line(
         self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS, project_id: str = ""
     ) -> KeptConnection:
-        """Returns a connection for many POSTs to one URL, which only this caller uses."""
+        """Returns a connection for many POSTs to one URL. No other caller uses this connection."""
         return KeptConnection(
             self._guard,
             self._host_limits,
@@ -215,7 +224,10 @@ class SafeHttp:
     def _exchange(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
     ) -> BaseHTTPResponse:
-        """Sends a request and returns its answer. Sends it again if the connection broke and sending twice is safe."""
+        """Sends a request and returns its answer.
+
+        If the connection breaks and it is safe to send twice, sends it again.
+        """
         under_way = Exchange(until, asked.limits.read, asked.project_id)
         try:
             return self._send_once(method, url, headers, body, asked, under_way)
@@ -274,7 +286,7 @@ class _Asked:
 
 
 def _hung_up(error: HTTPError) -> bool:
-    """Whether the server closed the connection without an answer, as happens to idle connections."""
+    """Whether the server closed the connection without an answer. Servers do this with idle connections."""
     return isinstance(error, ProtocolError) and isinstance(error.args[-1], ConnectionError)
 
 
@@ -304,7 +316,7 @@ def _translated() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns why a request failed, in plain words: urllib3's texts contain the names of its classes."""
+    """Returns why a request failed, in plain words. The texts of urllib3 contain names of its classes."""
     cause = error.args[-1] if isinstance(error, ProtocolError) else error
     if isinstance(cause, RemoteDisconnected):
         return "the server closed the connection without an answer"

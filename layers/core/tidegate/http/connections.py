@@ -68,8 +68,8 @@ class _Use:
 class HostLimits:
     """Limits the `calls` per second and the `connections` to one address, over all processes that share `count`.
 
-    0: no limit. An address is what `counted_address` returns, or a project and a host with a space between. Waiting
-    ends after `patience` seconds.
+    A limit of 0 is no limit. An address is what `counted_address` returns, or a project and a host with a space between
+    them. A method waits for `patience` seconds at most.
     """
 
     def __init__(
@@ -91,7 +91,10 @@ class HostLimits:
         self._lock = threading.Lock()
 
     def call(self, address: str, patience: float) -> float:
-        """Waits until one more call may be made. Returns the seconds waited. NotSent if that takes too long."""
+        """Waits until one more call may be made. Returns the seconds waited.
+
+        Raises NotSent if the wait takes too long.
+        """
         if not self._calls:
             return 0.0
         use, began = self._use(address), time.monotonic()
@@ -105,7 +108,10 @@ class HostLimits:
         return time.monotonic() - began
 
     def connect(self, address: str, patience: float) -> None:
-        """Counts a connection before it is opened. NotSent if there is no room; otherwise call `disconnect` later."""
+        """Counts a connection before it is opened. The caller must call `disconnect` when the connection is closed.
+
+        Raises NotSent if the address has too many connections.
+        """
         if not self._connections:
             return
         use, began = self._use(address), time.monotonic()
@@ -178,7 +184,10 @@ class HostLimits:
             use.asked_at = now
 
     def _renew(self, address: str, use: _Use, now: float) -> None:
-        """Counts the open connections in the next window too, and in this one if a whole window was missed."""
+        """Counts the open connections in the next window, too.
+
+        If a whole window was missed, also counts them in this one.
+        """
         window = int(now) // _CONNECTION_WINDOW
         if window == use.window:
             return
@@ -218,7 +227,10 @@ def _named(address: str) -> str:
 
 
 def counted_address(address: str) -> str:
-    """Returns the address under which calls are counted: the /64 of an IPv6 address, as one host may have all of it."""
+    """Returns the address under which calls are counted.
+
+    For an IPv6 address, that is its /64 network, because one host may have this whole network.
+    """
     parsed = ip_address(address.split("%", 1)[0])
     return address if parsed.version == 4 else str(ip_address(int(parsed) >> 64 << 64))
 
@@ -234,7 +246,10 @@ _KEEP_ALIVE_SECONDS = 60
 
 
 class Idle:
-    """Measures how long a connection was not used, by two clocks: one may stop while a function is frozen."""
+    """Measures how long a connection was not used.
+
+    It reads two clocks, because one may stop while a function is frozen.
+    """
 
     def __init__(self) -> None:
         self.used()
@@ -248,14 +263,17 @@ class Idle:
 
 
 class _Deadline:
-    """Limits each read and write to the time that is left: with a time-out per read alone, a slow server never ends."""
+    """Limits each read and write to the time that is left for the request.
+
+    A time-out for each read alone is not enough, because a slow server could go on sending for ever.
+    """
 
     deadline: float
     # The most seconds of one read or write.
     pause: float
 
     def allow(self, pause: float, deadline: float) -> None:
-        """Sets the limits of one request, in place of those of connecting and of the request before."""
+        """Sets the limits of one request. They replace the limits for connecting, or those of the request before."""
         self.pause, self.deadline = pause, deadline
 
     def _keep_to_deadline(self: Any) -> None:
@@ -288,7 +306,7 @@ class TlsSocket(_Deadline, ssl.SSLSocket):
 
 
 def _holds_bytes(sock: Any) -> bool:
-    """Whether the TLS layer has bytes that were not read from it: the socket itself may have none."""
+    """Whether the TLS layer has bytes that were not read yet. The socket below it may have none."""
     return isinstance(sock, TlsSocket) and sock.pending() > 0
 
 
@@ -304,7 +322,7 @@ def open_socket(
 ) -> PlainSocket:
     """Connects to the first address that answers. UrlNotAllowed if any address of the name may not be reached.
 
-    The caller must call `limits.disconnect` with the socket's `peer` when it is closed.
+    When the socket is closed, the caller must call `limits.disconnect` with the socket's `peer`.
     """
     found = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until), project_id=project_id)
     failure: OSError = OSError(f"{host} has no address")
@@ -347,7 +365,10 @@ def _connect(address: str, port: int, until: float) -> PlainSocket:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Makes the system send packets on an idle connection: a NAT gateway drops it after 350 s without a packet."""
+    """Makes the system send packets on an idle connection.
+
+    A NAT gateway drops a connection after 350 s without a packet.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_SECONDS)
@@ -356,7 +377,10 @@ def _keep_alive(sock: socket.socket) -> None:
 
 @cache
 def default_context() -> ssl.SSLContext:
-    """Returns the TLS context, made once, at the first https URL: reading certificates takes tens of milliseconds."""
+    """Returns the TLS context, which is made only once, at the first https URL.
+
+    It is not made earlier, because reading certificates takes tens of milliseconds.
+    """
     context = create_urllib3_context()
     context.load_default_certs()
     return context
@@ -377,7 +401,7 @@ _PATIENCE = 2.0
 
 
 class _OneWrite:
-    """Collects headers and body, which the library would send as two packets."""
+    """Collects the headers and the body of a request, to send them together. The library would send two packets."""
 
     unsent = b""
 
@@ -458,7 +482,10 @@ class KeptConnection:
 
     @property
     def _is_readable(self) -> bool:
-        """Whether the server has closed the connection, or has sent bytes that would be taken for the next answer."""
+        """Whether the server has closed the connection, or has sent bytes too early.
+
+        Such bytes would pass for the next answer.
+        """
         sock = self._connection.sock
         return sock is not None and (_holds_bytes(sock) or wait_for_read(sock, timeout=0))
 
@@ -534,7 +561,7 @@ def _lower(response: HTTPResponse) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one request, which urllib3 cannot pass to the connection as arguments."""
+    """The state of one request. urllib3 cannot pass this state to the connection as arguments."""
 
     until: float
     # The most seconds between two reads.
@@ -548,7 +575,10 @@ class Exchange:
 
     @property
     def never_left(self) -> bool:
-        """Whether the server closed a kept connection before it had the whole request: it cannot have acted on it."""
+        """Whether the server closed a kept connection before it had the whole request.
+
+        Then it cannot have acted on the request.
+        """
         return self.kept and self.unwritten
 
 
@@ -556,7 +586,10 @@ exchange: ContextVar[Exchange] = ContextVar("exchange")
 
 
 class _Guarded:
-    """A mixin for urllib3's connections: checked addresses, limits for each host, and the deadline of a request."""
+    """A mixin for urllib3's connections.
+
+    It adds checked addresses, limits for each host, and the deadline of a request.
+    """
 
     guard: AddressGuard
     limits: HostLimits
@@ -590,7 +623,7 @@ class _Guarded:
 
     @property
     def is_connected(self: Any) -> bool:
-        """Whether the pooled connection can be used again. urllib3 asks this before it does."""
+        """Whether the pooled connection can be used again. urllib3 asks this before each reuse."""
         return bool(super().is_connected) and not self.idle.too_long and not _holds_bytes(self.sock)  # type: ignore[misc]
 
     def connect(self: Any) -> None:

@@ -27,7 +27,10 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def read_origin(text: str) -> str:
-    """Returns an origin as `https://host:port`, the form in which origins are compared. ValueError if it is not one."""
+    """Returns an origin as `https://host:port`. Origins are compared in this form.
+
+    ValueError if the text is not an origin.
+    """
     found = _ORIGIN.fullmatch(text.lower())
     if found is None:
         raise ValueError(f"{text[:300]!r} is not an origin: write https://host or https://host:port, without a path")
@@ -52,7 +55,10 @@ def check_origins(origins: Sequence[str], *, plain_text: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Headers for the requests to certain origins, given as by `read_origin`. Logging a Credential shows no header."""
+    """Headers for requests to certain origins only. If a Credential is logged, the log does not show its headers.
+
+    The origins have the form that `read_origin` returns.
+    """
 
     name: str
     headers: Mapping[str, str]
@@ -77,14 +83,17 @@ class Credential:
         )
 
     def headers_for(self, origin: str, *, plain_text: bool) -> Mapping[str, str]:
-        """Returns the headers for an origin; none if they may not be sent there. `plain_text`: also to http origins."""
+        """Returns the headers for an origin. Empty if the headers may not be sent there.
+
+        `plain_text`: whether they may also be sent to http origins.
+        """
         if origin not in self.origins or (origin.startswith("http:") and not plain_text):
             return {}
         return self.headers
 
 
 def _origin_of(url: str) -> str:
-    """Returns the URL's origin for an error text. Whether headers are sent is decided again with the request."""
+    """Returns the URL's origin for an error text. When the request is sent, its origin is read and checked again."""
     try:
         named = urlsplit(url)
         return origin(named.scheme, named.hostname or "", named.port or _PORTS.get(named.scheme, 0))
@@ -138,7 +147,10 @@ def port_of(url: Url) -> int:
 
 
 def sent_url(url: Url) -> str:
-    """Returns the URL as its receiver sees it, without default port and fragment: this is what signatures cover."""
+    """Returns the URL as its receiver sees it: without default port and fragment.
+
+    Signatures cover this form of the URL.
+    """
     port = f":{url.port}" if url.port and url.port != _PORTS[url.scheme or ""] else ""
     return f"{url.scheme}://{url.host}{port}{url.request_uri}"
 
@@ -207,7 +219,10 @@ class NameLookups:
         self._ended = threading.Condition()
 
     def find(self, host: str, port: int, timeout: float, project_id: str = "") -> Sequence[str]:
-        """Returns the addresses of a host. FetchTimeout if its name is slow, NotSent if it waited for other names."""
+        """Returns the addresses of a host. Raises FetchTimeout if the host's name is not resolved in time.
+
+        Raises NotSent if the time is over before the look-up can start, because other names are being resolved.
+        """
         until = time.monotonic() + timeout
         lookup = self._join(host, port, project_id, until)
         if not lookup.done.wait(max(0.0, until - time.monotonic())):
@@ -219,7 +234,10 @@ class NameLookups:
     def find_many(
         self, names: Iterable[tuple[str, int]], timeout: float, project_id: str
     ) -> dict[tuple[str, int], Sequence[str]]:
-        """Returns the addresses of the (host, port) pairs that are resolved within one time-out for all of them."""
+        """Returns the addresses of those (host, port) pairs that are resolved in time.
+
+        `timeout` is for all pairs together.
+        """
         until = time.monotonic() + timeout
         lookups: dict[tuple[str, int], _Lookup] = {}
         found: dict[tuple[str, int], Sequence[str]] = {}
@@ -353,7 +371,10 @@ def is_public(address: Address) -> bool:
 
 
 def is_private_network(address: Address) -> bool:
-    """Whether projects with private URLs may reach the address; not if it embeds another one or serves credentials."""
+    """Whether projects with private URLs may reach the address.
+
+    They may not if the address embeds another address, or if `is_forbidden` refuses it.
+    """
     if is_forbidden(address) or embedded(address):
         return False
     if isinstance(address, IPv4Address):
@@ -382,7 +403,10 @@ class AddressGuard:
     def addresses(
         self, host: str, port: int, *, allow_private: bool, timeout: float, project_id: str = ""
     ) -> list[str]:
-        """Returns the addresses of a host. UrlNotAllowed if one may not be reached, socket.gaierror if it has none."""
+        """Returns the addresses of a host. Raises UrlNotAllowed if one of them may not be reached.
+
+        Raises socket.gaierror if the host has no address.
+        """
         found = self._names.find(host, port, timeout, project_id)
         if refused := self._check(host, port, found, allow_private=allow_private):
             raise refused
@@ -391,7 +415,10 @@ class AddressGuard:
     def refusals(
         self, names: Iterable[tuple[str, int]], *, allow_private: bool, timeout: float, project_id: str
     ) -> dict[tuple[str, int], UrlNotAllowed]:
-        """Returns the error for each (host, port) pair that may not be reached, if it is resolved in time."""
+        """Returns the error for each (host, port) pair that may not be reached.
+
+        A pair that is not resolved in time has none.
+        """
         found = self._names.find_many(names, timeout, project_id)
         checked = {name: self._check(*name, texts, allow_private=allow_private) for name, texts in found.items()}
         return {name: refused for name, refused in checked.items() if refused}
@@ -458,10 +485,10 @@ SKIPPED_SECONDS = 30.0
 
 
 class UrlCheck:
-    """Checks URLs when they are submitted, so that the caller learns of a bad one at once.
+    """Checks URLs when they are submitted, so that the caller learns of a bad URL at once.
 
-    Each address is checked again when it is connected to, so a URL whose name is not resolved in time passes. Waiting
-    for names is limited: callers choose the names, and the wait occupies a function of the API.
+    A URL passes if its name is not resolved in time: each address is checked again when a connection is made. The wait
+    for names is limited, because callers choose the names and the wait occupies a function of the API.
     """
 
     def __init__(self, guard: AddressGuard, clock: Callable[[], float] = time.monotonic) -> None:
