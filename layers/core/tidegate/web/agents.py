@@ -201,7 +201,11 @@ class PresenceAnswer(Answer):
 
 
 def build_router() -> Router:
-    """A new router with these routes. Two functions have them, `agents` and `api`, and a router has one resolver."""
+    """Returns a new router with these routes.
+
+    Two functions serve these routes, `agents` and `api`. Each needs a router of its own, because a router belongs to
+    one resolver.
+    """
     router = Router("Agents")
 
     @router.get("/v1/agents/<agent_id>/transfers", scope="agent", summary="List the transfers of an agent")

@@ -84,14 +84,18 @@ ROUTES: dict[str, tuple[str, ...]] = {
 
 
 class WholeApi(Api):
-    """The resolver of all routes. It imports a module at the first request for it, and all for the OpenAPI document."""
+    """The resolver of all routes.
+
+    It imports a module of routes at the first request for one of them. For the OpenAPI document, it imports all
+    modules.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._included: set[str] = set()
 
     def include_all(self) -> None:
-        """Includes every module. Raises ScopeNotDeclared if any route has no scope."""
+        """Includes the routes of every module. Raises ScopeNotDeclared if any route has no scope."""
         for start in ROUTES:
             self.include_routes_of(start)
 
@@ -112,7 +116,7 @@ class WholeApi(Api):
 
 
 def start_of(path: str) -> str:
-    """The key in ROUTES of a path or a route's rule."""
+    """Returns the key in ROUTES for a path, or for the rule of a route."""
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[1:2] == ["v1"] else 2])
 
@@ -129,7 +133,7 @@ _MOST_BYTES = 5_000_000
 
 
 def count_that_fit(entries: Sequence[Any]) -> int:
-    """How many of the first entries fit into one answer; at least one."""
+    """Returns how many of the first entries fit into one answer. The first entry always counts as one that fits."""
     total = 0
     for number, entry in enumerate(entries):
         total += _bytes_returned(entry)
@@ -144,7 +148,10 @@ def fits(value: Any) -> bool:
 
 
 def _bytes_returned(value: Any) -> int:
-    """The bytes that a JSON value takes in the function's result: the body is a string in JSON, so escaped twice."""
+    """Returns the bytes that a JSON value takes in the function's result.
+
+    The result is JSON, and the body is a string in it. So the value is escaped twice.
+    """
     return len(json.dumps(json.dumps(value)))
 
 
@@ -171,7 +178,10 @@ def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
 
 
 def with_error_handlers(app: A) -> A:
-    """The resolver, which now answers every error as a problem document, also an unknown path or method."""
+    """Returns the resolver.
+
+    From now on, it answers every error as a problem document, also an unknown path or method.
+    """
 
     @app.exception_handler(DomainError)
     def domain(error: DomainError) -> Response[str]:
@@ -259,7 +269,10 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def _limit(app: App, caller: Caller) -> None:
-    """RateLimited if the caller's host, or else its project, sends too many requests."""
+    """Raises RateLimited if the caller's host sends too many requests.
+
+    For a caller without a host, its project counts.
+    """
     now = app.clock().timestamp()
     if caller.agent_id is not None:
         app.projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
@@ -269,9 +282,10 @@ def _limit(app: App, caller: Caller) -> None:
 
 
 def _used_so_far(app: App) -> tuple[float, float, float]:
-    """The read units, write units and seconds that this process has used.
+    """Returns the read units, the write units and the seconds that this process has used so far.
 
-    Without the seconds of slow calls, which are charged as runner time."""
+    The seconds of slow calls are left out, because they are charged as runner time.
+    """
     table = app.table
     return table.units_read, table.units_written, app.clock().timestamp() - app.projects.slow_calls.seconds_held
 
@@ -279,7 +293,7 @@ def _used_so_far(app: App) -> tuple[float, float, float]:
 def _charge(
     app: App, caller: Caller, answer_bytes: int, units_read: float, units_written: float, seconds: float
 ) -> None:
-    """Counts a request as several if its answer is large, if it read or wrote much, or if it took long."""
+    """Counts a request as several requests if its answer is large, if it read or wrote much, or if it took long."""
     used = answer_bytes / ANSWER_BYTES
     if caller.agent_id is not None:
         # Without the seconds: a poll may wait, and the number of waiting polls is limited.
@@ -292,7 +306,7 @@ def _charge(
 
 
 def _has_control_character(path: str) -> bool:
-    """Whether the path has a control character, even one that was percent-encoded twice and is decoded later."""
+    """Whether the path has a control character. Such a character may be percent-encoded twice, and decoded later."""
     decoded = unquote(path)
     return any(unicodedata.category(char) in _CONTROL for char in decoded + unquote(decoded))
 
@@ -311,10 +325,11 @@ def _path_of(event: dict[str, Any]) -> str:
 
 
 def _quoted(path: str) -> str:
-    """The path, percent-encoded again: HTTP APIs pass it on decoded, and the router accepts no `?` or `#` in a part.
+    """Returns the path, percent-encoded again.
 
-    Only the ids of Tasks and Jobs contain slashes. `%25` is decoded, because some gateways do not decode it. So a `%25`
-    in a name is lost, and clients send a Job's `key` or a Task's uuid in place of such an id.
+    HTTP APIs decode the path, but the router accepts no `?` or `#` in a part. Slashes occur only in the ids of Tasks
+    and Jobs. `%25` is decoded first, because some gateways do not decode it. So a `%25` that belongs to a name is lost.
+    In place of such an id, clients send a Job's `key` or a Task's uuid.
     """
     decoded = path.replace("%25", "%")
     for start in _RECORD_PATHS:

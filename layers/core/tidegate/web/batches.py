@@ -47,7 +47,10 @@ def _storable(text: str) -> str:
 
 
 def _stored_lines(logs: list[Any]) -> list[Any]:
-    """The log lines that are stored, cut to their longest length: a result must fit into one item of the table."""
+    """Returns the log lines that are stored.
+
+    Long lines are cut, because a result must fit into one item of the table.
+    """
     from tidegate.batches.items import read_answer
 
     lines = read_answer({"result": "ok", "logs": logs}).lines
@@ -361,7 +364,10 @@ def _batch_answer(batch: Batch) -> BatchAnswer:
 
 
 def _made_before(status: int = 201) -> Response[BatchAnswer] | None:
-    """The batch that an earlier run of this request has created, or its new state."""
+    """Returns the answer for the batch that an earlier run of this request has created or changed.
+
+    None if there was none.
+    """
     if (made := made_before()) is None:
         return None
     project_id = router.caller.project_id
@@ -371,7 +377,10 @@ def _made_before(status: int = 201) -> Response[BatchAnswer] | None:
 
 
 def _asking(url: str | None) -> AbstractContextManager[None]:
-    """Holds a slot for slow calls while the business is asked. No slot is needed if the business has no URL for it."""
+    """Holds a slot for slow calls while the business is asked.
+
+    Without a URL, the business is not asked and needs no slot.
+    """
     return app().projects.slow_calls.held(router.caller.project_id) if url else nullcontext()
 
 

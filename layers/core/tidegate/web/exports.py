@@ -133,7 +133,10 @@ class DirectSource(Body):
 
 
 def _from_json(value: Any) -> Any:
-    """The value; if it is a string with a JSON object or list, that object or list."""
+    """Returns the value. If the value is a string with a JSON object or list, returns this object or list.
+
+    A blank string becomes None.
+    """
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -147,7 +150,7 @@ def _from_json(value: Any) -> Any:
 
 
 def _texts_from_json(value: Any) -> Any:
-    """The object in a JSON text. Any other text stays as it is: a heading may begin with a bracket or a brace."""
+    """Returns the object in a JSON text. Any other text stays as it is, because a heading may begin with `[` or `{`."""
     if not isinstance(value, str) or value.lstrip()[:1] != "{":
         return value or None
     try:
@@ -174,7 +177,7 @@ def _rows(value: Any) -> Any:
 
 
 def _parsed_exactly(value: Any) -> Any:
-    """The value of a JSON text, with decimals as they were written; None for blank text."""
+    """Returns the value of a JSON text, with decimals as they were written. None for a blank text."""
     from tidegate.sheets.values import read_exact
 
     if not isinstance(value, str):
@@ -187,7 +190,10 @@ def _exact_rows(value: Any) -> Any:
 
 
 def _line_end(value: Any) -> Any:
-    """`lf` or `crlf`, also from the characters themselves, which schedules show and earlier clients send."""
+    """Returns `lf` or `crlf`.
+
+    The value may also be the line end itself, as schedules show it and earlier clients send it.
+    """
     return {"\n": "lf", "\r\n": "crlf"}.get(value, value.lower()) if isinstance(value, str) else value
 
 
@@ -282,7 +288,10 @@ class TaskBody(ExportBody, record=TableSpec, without=("data",)):
         return self
 
     def spec(self, exact: Any = None) -> ExportSpec:
-        """The export in this body. `exact`: `source_data` with decimals as they were written, if the body has any."""
+        """Returns the export in this body.
+
+        `exact`: the body's `source_data` with decimals as they were written. None if the body has no such decimals.
+        """
         direct = self.source.as_data() if self.source else None
         data = self.source_data if exact is None else _exact_rows(exact)
         table = record_from(TableSpec, vars(self), source=direct, data=data)
@@ -642,16 +651,19 @@ def sync_multiple_by_query() -> Response[Any]:
 
 
 def permitted(spec: ExportSpec) -> ExportSpec:
-    """The spec, if the caller may order it. ScopeMissing if it lifts masks and the key lacks the scope `unmask`."""
+    """Returns the spec if the caller may order it.
+
+    Raises ScopeMissing if the spec lifts masks and the caller's key lacks the scope `unmask`.
+    """
     if spec.unmask:
         router.caller.require("unmask")
     return spec
 
 
 def _exact_body(*names: str) -> Mapping[str, Any]:
-    """The body with decimals as they were written: as a float, 100.00 would become 100.0.
+    """Returns the body with decimals as they were written. As a float, 100.00 would become 100.0.
 
-    Empty if it has none of these fields, or no decimal.
+    Empty if the body has none of the fields in `names`, or no decimal.
     """
     text = router.current_event.decoded_body or ""
     if not any(f'"{name}"' in text for name in names) or not _DECIMAL.search(text):
@@ -663,13 +675,18 @@ def _exact_body(*names: str) -> Mapping[str, Any]:
 
 
 def exact_source_data() -> Any:
-    """The body's `source_data` with its decimals as written; None if it has none."""
+    """Returns the body's `source_data` with decimals as they were written.
+
+    None if the body has no such field or no decimal.
+    """
     return _exact_body("source_data").get("source_data")
 
 
 def with_exact_texts(spec: ExportSpec, given: Mapping[str, Any] | None = None) -> ExportSpec:
-    """The spec with decimals in `header`, `footer` and the values of `fill` as they were written in `given`, by default
-    the body."""
+    """Returns the spec with decimals as they were written in `given`. By default, `given` is the request's body.
+
+    That concerns the decimals in `header`, in `footer`, and in the values of `fill`.
+    """
     from tidegate.exports.source import unpacked
 
     given = _exact_body("header", "footer", "fill") if given is None else given
@@ -707,7 +724,7 @@ def _from_query(model: type[SyncBody] | type[SyncMultipleBody]) -> Response[Any]
 
 
 def validated(model: type[B], fields: Mapping[str, Any], place: str = "body") -> B:
-    """The model of these fields. Raises Invalid, which names the fields that are wrong."""
+    """Returns the model with these fields. Raises Invalid, which names the wrong fields, if some are wrong."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -747,6 +764,6 @@ _LONGEST_HEADER = 4000
 
 
 def _header_list(texts: Sequence[str]) -> str:
-    """As many of these texts as fit into a header, as a JSON list."""
+    """Returns a JSON list with as many of these texts as fit into a header."""
     fits = next(count for count in range(len(texts), -1, -1) if len(json.dumps(texts[:count])) <= _LONGEST_HEADER)
     return json.dumps(texts[:fits])

@@ -1,9 +1,10 @@
 """`Idempotency-Key` on POSTs that create something: a repeat within a day creates nothing and gets the first answer.
 
-The record that is created is noted at the key in its own transaction (`noted` in `aws/table.py`). So a repeat knows of
-it, wherever the first run died, and need not wait for that run. If nothing was noted, the first run may still be at
-work: a repeat waits until it has had the key for some seconds, and takes it over. The first run can then create
-nothing any more.
+The transaction that creates a record also notes the record at the key (`noted` in `aws/table.py`). So a repeat knows of
+the record, wherever the first run died, and need not wait for that run.
+
+If nothing is noted, the first run may still be at work. The repeat waits until the first run has had the key for some
+seconds. Then it takes the key over, and from then on the first run can create nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _IN_PROGRESS, _COMPLETED = "INPROGRESS", "COMPLETED"
 def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
     """Route middleware: `@router.post(…, middlewares=[idempotent])`.
 
-    If an earlier run died, the route is run again. It learns from `made_before` what that run has created."""
+    If an earlier run died, the route is run again. The route learns from `made_before` what the earlier run has
+    created.
+    """
     key = _key(app)
     if not key:
         return next_middleware(app)
@@ -71,7 +74,10 @@ def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> 
 
 
 def idempotent_secret(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
-    """The same for answers that contain a secret: only ids are stored, and a repeat gets 409 with these ids."""
+    """Route middleware like `idempotent`, for answers that contain a secret.
+
+    Of such an answer, only the ids are stored. A repeat gets 409 with these ids.
+    """
     key = _key(app)
     if not key:
         return next_middleware(app)
@@ -116,9 +122,11 @@ def _key(app: APIGatewayHttpResolver) -> str | None:
 def _run_once(
     app: APIGatewayHttpResolver, key: str, handle: Callable[[Mapping[str, str] | None], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What an earlier request with the key has stored, or else what `handle` returns.
+    """Returns what an earlier request with the key has stored. If nothing is stored, returns what `handle` returns.
 
-    `handle` gets the ids of what an earlier run has created, if that died."""
+    If an earlier run created something and died, `handle` gets the ids of what it created. Otherwise `handle` gets
+    None.
+    """
     event, lasts = app.current_event, app.lambda_context.get_remaining_time_in_millis() / 1000
     held = _hold(keys.idempotency(current_caller().project_id, key), _digest([event.path, event.body or ""]), lasts)
     if held["status"] == _COMPLETED:
@@ -142,9 +150,11 @@ def _run_once(
 
 
 def _hold(place: dict[str, str], validation: str, lasts: float) -> dict[str, Any]:
-    """The key's item: held by this run, which may last so many seconds, or completed by an earlier one.
+    """Returns the key's item. From now on, this run holds the item, unless an earlier run has completed it.
 
-    IdempotencyInProgress if another run holds it; IdempotencyConflict if it is of another request."""
+    `lasts`: how many seconds this run may last. Raises IdempotencyInProgress if another run holds the item, and
+    IdempotencyConflict if the item belongs to another request.
+    """
     table, now = tidegate().table, tidegate().clock()
     millis, run = int(now.timestamp() * 1000), secrets.token_hex(8)
     own: dict[str, Any] = {
@@ -197,7 +207,7 @@ def _in_progress() -> IdempotencyInProgress:
 
 
 def _try_write(write: Write) -> None:
-    """Without it, a repeat waits for some seconds, or makes the answer anew."""
+    """Performs the write. If it fails, a repeat of the request waits for some seconds, or makes the answer again."""
     try:
         tidegate().table.try_write(write)
     except (ClientError, BotoCoreError, DomainError):
@@ -219,7 +229,10 @@ def _stored_form(response: Response[Any], project_id: str) -> dict[str, Any]:
 
 
 def _write_pieces(project_id: str, body: str) -> str:
-    """Returns the id under which the pieces are stored. It is random, so two runs never mix their pieces."""
+    """Stores a long answer in pieces. Returns the id of the pieces.
+
+    The id is random, so that two runs never mix their pieces.
+    """
     answer_id = uuid.uuid4().hex
     compressed = zlib.compress(body.encode())
     expires_at = int(tidegate().clock().timestamp()) + _KEPT_SECONDS

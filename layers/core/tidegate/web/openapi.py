@@ -150,7 +150,10 @@ BUILT = Path(__file__).with_name("openapi.json")
 
 
 def document(api: Api) -> str:
-    """The OpenAPI document as JSON: the built one, or made now, which takes longer than most requests."""
+    """Returns the OpenAPI document as JSON.
+
+    That is the document of the build. If there is none, it is made now, which takes longer than most requests.
+    """
     if BUILT.is_file():
         return BUILT.read_text("utf-8")
     return json.dumps(contract(api), separators=(",", ":"))
@@ -214,7 +217,7 @@ def _idempotent_routes(resolver: APIGatewayHttpResolver) -> Iterator[tuple[str, 
 
 
 def _as_query(model: Schema) -> Iterator[Schema]:
-    """The fields of a body as query parameters; objects and lists are strings that contain JSON."""
+    """Yields the fields of a body as query parameters. An object or a list becomes a string that contains JSON."""
     for name, field in model["properties"].items():
         types = {option.get("type") for option in field.get("anyOf", [field])}
         schema = {key: value for key, value in field.items() if key != "description"}

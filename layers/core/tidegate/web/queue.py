@@ -291,7 +291,7 @@ _PAYLOADS: dict[str, type[Body]] = {
 
 
 def checked_payload(type: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """The payload without empty fields. Raises Invalid if it does not fit the type."""
+    """Returns the payload without empty fields. Raises Invalid if the payload does not fit the type of request."""
     try:
         return _PAYLOADS[type].model_validate(payload).model_dump(exclude_none=True)
     except ValidationError as error:
@@ -359,7 +359,7 @@ _EPOCH, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 def in_utc(moment: datetime, name: str) -> datetime:
-    """The moment in UTC; without an offset it counts as UTC. Raises Invalid if UTC has no such date."""
+    """Returns the moment in UTC. A moment without an offset counts as UTC. Raises Invalid if UTC has no such date."""
     try:
         return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     except OverflowError as error:
@@ -400,7 +400,10 @@ def audit(
 
 
 def _bound(given: datetime | None) -> datetime | None:
-    """A bound of the audit filter in UTC. Dates outside the calendar become the nearest bound that works."""
+    """Returns a bound of the audit filter in UTC; None if none is given.
+
+    A date outside the calendar is replaced by the nearest date that works.
+    """
     if given is None:
         return None
     try:

@@ -262,7 +262,10 @@ def remove(name: Name) -> Response[Any]:
 
 
 def _changed(release: Release, status: int = 202) -> Response[ReleaseAnswer]:
-    """The answer to a change. It counts as several requests, because it starts an execution, which costs more."""
+    """Returns the answer to a change of a release.
+
+    The change counts as several requests, because it starts an execution.
+    """
     if not router.caller.is_admin:
         app().projects.rate_limiter.charge(release.project_id, CHANGE_REQUESTS)
     return answer(_release_answer(release), status)

@@ -76,7 +76,10 @@ class Caller:
             )
 
     def required_project(self) -> str:
-        """The project. Raises Invalid for an admin key, which belongs to no project, if the request names none."""
+        """The project of the request. Raises Invalid if the caller has an admin key and the request names no project.
+
+        An admin key belongs to no project.
+        """
         if self.is_admin and self.project_id == DEFAULT_PROJECT:
             raise Invalid(
                 "an admin key belongs to no project: name one with ?project_id= (GET /v1/projects lists them; the "
@@ -86,7 +89,10 @@ class Caller:
         return self.project_id
 
     def acting_for(self, project_id: str | None) -> str:
-        """The project that a body names, or the caller's. Only an admin may name another project."""
+        """Returns the project that a body names, or else the caller's project.
+
+        Only an admin may name another project.
+        """
         if project_id and project_id != self.project_id and not self.is_admin:
             raise RecordNotFound(
                 f"this key has no access to the project {project_id[:200]}: leave project_id out, or use an admin key"
@@ -109,7 +115,10 @@ def current_caller() -> Caller:
 
 
 def set_current_caller(caller: Caller | None) -> None:
-    """Sets the caller of a request. Needed also without a key: a warm function must not keep the previous caller."""
+    """Sets the caller of a request. Call it for a request without a key, too.
+
+    Otherwise a warm function would keep the caller of the previous request.
+    """
     _current.set(caller)
 
 
@@ -146,7 +155,7 @@ class Router(APIGatewayHttpRouter):
     """
 
     def __init__(self, tag: str = "") -> None:
-        """`tag`: the capability under which the API reference lists the routes that name no other."""
+        """`tag`: the API reference lists the routes under this capability, except routes with a tag of their own."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.scopes: dict[tuple[str, str], Scope] = {}
         self._options = {"tags": [tag]} if tag else {}
@@ -178,7 +187,7 @@ class Router(APIGatewayHttpRouter):
 
 
 def answer(model: BaseModel | None, status: int = 200, headers: dict[str, str] | None = None) -> Response[Any]:
-    """A JSON answer without the fields that have no value; without a model, an empty answer."""
+    """Returns a JSON answer without the fields that have no value. If there is no model, the answer is empty."""
     body = None if model is None else model.model_dump(mode="json", exclude_none=True)
     all_headers: dict[str, str | list[str]] = {"cache-control": "no-store", **(headers or {})}
     return Response(
@@ -219,7 +228,10 @@ def problem(error: DomainError) -> Response[str]:
 
 
 def invalid_fields(errors: Iterable[Mapping[str, Any]]) -> Invalid:
-    """The error of a request with these Pydantic errors. Names each field and what is wrong with it."""
+    """Returns the error for a request with these Pydantic errors.
+
+    It names each field and what is wrong with the field.
+    """
     fields: list[FieldError] = [
         {
             "loc": [part for part in error["loc"] if part != "request"],
@@ -238,9 +250,10 @@ BODY_LIMIT = 1024 * 1024
 
 
 def json_body(event: dict[str, Any], *, takes_forms: bool = False) -> str:
-    """The body as JSON text; API Gateway encodes bodies that it does not recognise as text in base64.
+    """Returns the body as JSON text. Raises BrokenJson or BodyTooLarge.
 
-    `takes_forms`: also reads a form, as PHP sends it. Raises BrokenJson or BodyTooLarge.
+    A body that API Gateway does not recognise as text arrives in base64, and is decoded. `takes_forms`: whether the
+    body may also be a form, as PHP sends it.
     """
     body = event.get("body") or ""
     if event.get("isBase64Encoded"):
@@ -288,9 +301,10 @@ def is_form(event: Mapping[str, Any]) -> bool:
 
 
 def form_fields(body: str) -> dict[str, Any]:
-    """The fields of a form: `a[b]=1` is an object, `a[]=1&a[]=2` and `a[0]=1&a[1]=2` are lists.
+    """Returns the fields of a form: `a[b]=1` is an object, `a[]=1&a[]=2` and `a[0]=1&a[1]=2` are lists.
 
-    BrokenJson if the form is not percent-encoded UTF-8, or has a name such as `a[b`."""
+    Raises BrokenJson if the form is not percent-encoded UTF-8, or has a name such as `a[b`.
+    """
     try:
         pairs = parse_qsl(body, keep_blank_values=True, errors="strict", max_num_fields=100_000)
     except ValueError as error:
@@ -338,7 +352,10 @@ class ScopeNotDeclared(Exception):
 
 
 class ScopedResolver(APIGatewayHttpResolver):
-    """A resolver that checks a route's scope before it runs the route. A route without a scope: ScopeNotDeclared."""
+    """A resolver that checks a route's scope before it runs the route.
+
+    Raises ScopeNotDeclared for a route without a scope.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -350,7 +367,10 @@ class ScopedResolver(APIGatewayHttpResolver):
         super().include_router(router, prefix)
 
     def declare(self, method: str, rule: str, scope: Scope) -> None:
-        """Stores a scope. ScopeNotDeclared for a second one, because the first of two equal routes is matched."""
+        """Stores the scope of a route. Raises ScopeNotDeclared if an equal route has a scope already.
+
+        Of two equal routes, only the first would be matched.
+        """
         if (method, rule) in self.scopes:
             raise ScopeNotDeclared(f"{method} {rule} is declared twice")
         self.scopes[method, rule] = scope
@@ -377,7 +397,10 @@ class ScopedResolver(APIGatewayHttpResolver):
         return super()._call_route(route, route_arguments)
 
     def _authorize(self, route: Route, route_arguments: dict[str, str]) -> None:
-        """Checks the key, its scope and its agent, then the body: only callers with access get validation messages."""
+        """Checks the key, its scope and its agent.
+
+        Checks the body last, so that only callers with access learn what is wrong in it.
+        """
         scope = self.scopes.get((route.method, route.path))
         if scope is None:
             # No route matched. Powertools calls its own not-found route, which answers 404 or 405.
@@ -405,7 +428,10 @@ _UNPAGED_LISTS = ("/v1/credentials", "/v1/stats", "/v1/queue/stats")
 
 
 def _refuse_unknown_parameters(route: Route, event: Mapping[str, Any]) -> None:
-    """Invalid if the query of a list has an unknown parameter: with a misspelt filter, it would return everything."""
+    """Raises Invalid if the query of a list has an unknown parameter.
+
+    Otherwise a list with a misspelt filter would return everything.
+    """
     given = event.get("queryStringParameters")
     if route.method != "GET" or not given:
         return

@@ -140,7 +140,7 @@ _SOURCES = ("source_url", "source", "source_data")
 
 
 def order_fields(order: ScheduledOrder) -> dict[str, Any]:
-    """The request body that would create this export, without its rows."""
+    """Returns the fields of a request body that would create this export. The rows of the export are left out."""
     spec, options = order.spec, asdict(order.options)
     common = asdict(ExportSpec(tables=()))
     fields = {name: getattr(spec, name) for name in common if name not in _NOT_SHOWN}
@@ -158,7 +158,7 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
 
 
 def _ordered(body: TaskBody | MultipleBody, exact: Any) -> ScheduledOrder:
-    """The order in a body. `exact`: its rows, with decimals as they were written."""
+    """Returns the order in a body. `exact`: the rows of the order, with decimals as they were written."""
     spec = permitted(with_exact_texts(body.spec(exact)))
     if spec.password:
         detail = "a recurring export keeps no password: leave it out, or order each export with POST /v1/task"
@@ -167,7 +167,7 @@ def _ordered(body: TaskBody | MultipleBody, exact: Any) -> ScheduledOrder:
 
 
 def _with_changes(old: ScheduledOrder, fields: dict[str, Any]) -> ScheduledOrder:
-    """The export with these fields replaced, validated as a new one would be."""
+    """Returns the export with these fields replaced. The result is validated like a new export."""
     merged, exact = order_fields(old), None
     if any(fields.get(name) is not None for name in _SOURCES):
         # A new source replaces the old one, whichever kind that was.

@@ -1,13 +1,13 @@
 """Base classes and field types of request bodies and answers.
 
-A body or an answer of a record takes its fields from there (`records.py`), with types, limits and descriptions:
+A body or an answer can take its fields from a record (`records.py`), with types, limits and descriptions:
 
     class BatchBody(Body, record=NewBatch): …     all fields, as they are given
     class BatchPatch(Body, changes=Batch): …      the fields that may be changed later; none of them is required
     class BatchAnswer(Answer, record=Batch): …    the fields that are shown
 
-The class itself declares what the record does not have. A field that it declares with another type than the record
-keeps the record's description, unless it has its own.
+The class itself declares the fields that the record does not have. It may also declare a field of the record with
+another type. Such a field keeps the record's description, unless it has its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 
 
 class _FromRecord(ModelMetaclass):
-    """Adds the fields of a record to a body or an answer, as the module's text describes."""
+    """Adds the fields of a record to a body or an answer, as the docstring of this module describes."""
 
     def __new__(
         mcs,
@@ -88,7 +88,7 @@ def _changed(record: type) -> _Fields:
 
 
 def never_null(record: type) -> list[str]:
-    """The fields that callers may change, but not remove."""
+    """Returns the names of the fields that callers may change, but may not remove with null."""
     return [each.name for each in declared(record).values() if each.f.changes and not _is_optional(bare(each.type))]
 
 
@@ -104,9 +104,9 @@ class Body(BaseModel, metaclass=_FromRecord):
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """Removes the defaults from the schema of a body of changes, as its `json_schema_extra`.
+    """Removes the defaults from the schema of a body of changes. Such a body names it as its `json_schema_extra`.
 
-    A field that is left out stays as it is, but generated clients send the defaults that a schema names.
+    A field that is left out stays as it is. But generated clients would send the defaults that a schema names.
     """
     for field in schema["properties"].values():
         field.pop("default", None)

@@ -14,7 +14,7 @@ _NONE: Mapping[str, str] = {}
 
 
 def asset_response(router: Router, asset: Asset, more_headers: Mapping[str, str] = _NONE) -> Response[str]:
-    """The file; 304 if the browser has it; gzip if the browser accepts that."""
+    """Returns the answer with a file: 304 if the browser has the file already, gzip if the browser accepts gzip."""
     request_headers = router.current_event.headers
     caching = f"public, max-age={_YEAR}, immutable" if asset.lasting else f"public, max-age={_MINUTE}, must-revalidate"
     headers: dict[str, str | list[str]] = {
@@ -42,7 +42,10 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def page_headers(connect_to: Iterable[str] = ()) -> dict[str, str]:
-    """Headers that let a page load only its own files and call only its own API and these origins; no framing."""
+    """Returns the headers of a page. The page may load only its own files, and no other page may frame it.
+
+    It may call only its own API and the origins in `connect_to`.
+    """
     rules = {
         "default-src": "'none'",
         "script-src": "'self'",

@@ -53,7 +53,7 @@ Callback = Annotated[str, F(min_length=1, max_length=300, check=_web)]
 
 
 def stored_moment(value: str) -> str:
-    """The time in the one format in which times are stored, so that requests for the same time join one window."""
+    """Returns the time in the format in which times are stored. So requests for the same time join one window."""
     try:
         moment = datetime.fromisoformat(value.upper())
     except ValueError:
@@ -157,14 +157,21 @@ class SubmittedBatchAnswer(Answer):
 
 
 def _transfer_spec(body: TransferBody) -> TransferSpec:
-    """The spec of the body. If its last wave is below 100 percent, another wave is added for the other targets."""
+    """Returns the spec of the body.
+
+    If the last wave is below 100 percent, another wave is added for the other targets.
+    """
     spec = record_from(TransferSpec, vars(body), swarm="off" if body.swarm == "off" else None)
     rest = (Wave(100, 0, 100),) if spec.waves and spec.waves[-1].percent < 100 else ()
     return replace(spec, waves=(*spec.waves, *rest))
 
 
 def build_router() -> Router:
-    """A new router with these routes. Two functions have them, `submit` and `api`, and a router has one resolver."""
+    """Returns a new router with these routes.
+
+    Two functions serve these routes, `submit` and `api`. Each needs a router of its own, because a router belongs to
+    one resolver.
+    """
     router = Router("Distribution")
 
     @router.post(
@@ -188,7 +195,10 @@ def build_router() -> Router:
 
 
 def _require_free_path(caller: Caller, spec: TransferSpec, targets: Sequence[Target]) -> None:
-    """PathTaken (409) if a release has the path on one of the hosts. Containers have paths of their own."""
+    """Raises PathTaken (409) if a release has the path on one of the hosts.
+
+    Targets in containers are not checked, because containers have paths of their own.
+    """
     hosts = [target.agent_id for target in targets if not target.container_id]
     # A repeat goes on with what was accepted.
     if hosts and not spec.force and not made_before():

@@ -99,7 +99,10 @@ def _page(name: str, hashed_names: dict[str, str]) -> Asset:
 
 
 def join_modules(root: Path, entry: str) -> str:
-    """One script with each module as a function that is called once, after the modules that it imports."""
+    """Returns one script that contains each module as a function.
+
+    Each function is called once, after the functions of the modules that it imports.
+    """
     joined: dict[str, str] = {}
     _join(root, entry, joined, ())
     return '"use strict";\nconst modules = {};\n' + "".join(joined.values())

@@ -144,7 +144,10 @@ Record = dict[str, Any]
 
 
 def _with_counts(lookup: Lookup, project_id: str, jobs: Sequence[Record]) -> list[Record]:
-    """The Jobs, with counts for open windows. These are read one by one: lists do not count targets in open windows."""
+    """Returns the Jobs, with counts of targets for open windows.
+
+    Jobs with open windows are read one by one, because lists do not count the targets of open windows.
+    """
     still_open = [job["key"] for job in jobs if job["status"] == PENDING][:WINDOWS_COUNTED]
     return [lookup.job(project_id, job["key"]) if job["key"] in still_open else job for job in jobs]
 
@@ -164,7 +167,7 @@ def _ended_request(request: Request) -> Ended | None:
 
 
 def _covers_span(page: Listed[Any], field: str, now: datetime) -> bool:
-    """Whether the records that were read cover the whole time span of the figures."""
+    """Whether the records that were read cover all the time for which the figures are."""
     if page.next_cursor is None or not page.items:
         return True
     oldest = page.items[-1]
@@ -217,7 +220,10 @@ def show() -> SystemAnswer:
 
 
 def _alarms(stack_name: str) -> tuple[list[AlarmAnswer], str | None]:
-    """The stack's alarms, or why they could not be read. The rest of the answer is useful without them."""
+    """Returns the stack's alarms, and None or the reason why they could not be read.
+
+    Such a reason does not fail the request, because the rest of the answer is useful without alarms.
+    """
     if not stack_name:
         return [], "the function does not know the name of its stack: set STACK_NAME"
     try:
@@ -281,7 +287,7 @@ def overview() -> Overview:
 
 
 def _name_of(project_id: str) -> str | None:
-    """The project's name; None for an admin key without a project."""
+    """Returns the project's name. None if there is no project, as with an admin key."""
     try:
         return app().projects.projects.get(project_id).name
     except RecordNotFound:

@@ -78,7 +78,10 @@ def _describe_parameters(path: str, operation: Schema, texts: Schema) -> None:
 
 
 def _describe_fields(schemas: Schema) -> None:
-    """Puts the description of a field that may be null at the field itself, and describes the items of lists."""
+    """Moves the description of a field that may be null from `anyOf` to the field itself.
+
+    Also describes items of lists.
+    """
     for name, field in (found for schema in schemas.values() for found in _fields_of(schema)):
         for option in _options(field):
             if option.get("items") == {}:
@@ -91,14 +94,14 @@ def _describe_fields(schemas: Schema) -> None:
 
 
 def _options(field: Schema) -> Iterator[Schema]:
-    """The schema itself and all options in its `anyOf`, which may have options themselves."""
+    """Yields the schema itself and all options in its `anyOf`. An option may have options, which are included."""
     yield field
     for option in field.get("anyOf", ()):
         yield from _options(option)
 
 
 def _text_of_option(field: Schema) -> str | None:
-    """The description of a field that may be null, which Pydantic puts inside `anyOf`."""
+    """Returns the description of a field that may be null. Pydantic puts this description inside `anyOf`."""
     return next((option["description"] for option in field.get("anyOf", ()) if "description" in option), None)
 
 
@@ -116,7 +119,7 @@ def _fields_of(schema: Any) -> Iterator[tuple[str, Schema]]:
 
 
 def _share_problems(contract: Schema) -> None:
-    """Replaces equal problem answers by references: every route has the same ones."""
+    """Replaces equal problem answers by references, because every route has the same ones."""
     shared = contract["components"].setdefault("responses", {})
     for _, _, operation in operations_of(contract):
         for status, answer in operation["responses"].items():
@@ -150,7 +153,7 @@ def _add_examples(contract: Schema, calls: list[Schema]) -> None:
 
 
 def _in_tour_order(paths: Schema, tour: list[str]) -> Schema:
-    """Paths and their methods in the order of operations.toml."""
+    """Returns the paths and their methods in the order of operations.toml."""
     positions = {name: number for number, name in enumerate(tour)}
 
     def position(path: str, method: str) -> int:
