@@ -35,7 +35,7 @@ _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A caller's API key as it is stored: its hash, and what it may do."""
+    """A caller's API key as it is stored: the hash of the key, and what the key allows."""
 
     key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
     project_id: str
@@ -133,7 +133,7 @@ def _listing(key: ApiKey) -> dict[str, str]:
 
 
 def _end(key: ApiKey, at: int) -> dict[str, Any]:
-    """Returns the attributes of a key that ends at the time `at`. Then the key's connections are closed.
+    """Returns the attributes of a key that ends at the time `at`. They make the key due then, to close its connections.
 
     Later the table's TTL removes the key's record. The bootstrap key's record is never removed: without it, an ended
     bootstrap key would be valid again.
@@ -256,7 +256,7 @@ class ApiKeyStore(Store):
         return self._table.try_write(*new_key(new), ended, audit_write(line), *noted(key_id=new.key_id))
 
     def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
-        """Revokes the key. False if it was revoked before."""
+        """Revokes the key. False if the key was revoked before."""
         ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
         revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
         return self._table.try_write(revoked, audit_write(line))

@@ -369,8 +369,8 @@ class DayBudget:
     def settle(self, **used: int) -> None:
         """Corrects the reserved counts to what was used.
 
-        The function's table reads are charged as time. They matter because a batch whose results come in separate calls
-        can read all its results at each tick.
+        The function's table reads are charged as time, because a batch may read a lot. If its results come in separate
+        calls, it can read all of them at each tick.
         """
         if RUNNER_SECONDS in used:
             used[RUNNER_SECONDS] += int((self._usage.units_read - self._units_before) / READ_UNITS)
@@ -450,7 +450,7 @@ Register = Callable[[str, int, str], int]
 class Rule:
     """How one kind of caller is limited. `refusal`: the error text, in which `{rate}` stands for the limit.
 
-    `burst_seconds`: a caller may send the requests of this many seconds at once. `kept`: the most callers that one
+    `burst_seconds`: how many seconds' worth of requests a caller may send at once. `kept`: the most callers that one
     function remembers. `forgets`: whether the count of requests starts at 0 in each window. Then slow callers cost no
     table call.
     """

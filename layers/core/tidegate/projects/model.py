@@ -30,10 +30,10 @@ def _limit(description: str, most: int, least: int = 0) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """A project's limits. `share`: slots by channel, in place of a fair share.
+    """A project's limits. `share`: the slots of each channel that the project may hold, in place of a fair share.
 
-    The defaults keep what a key can cost below the bars in `docs/security.md`; `tests/bench/ceiling.py` adds it up.
-    Only projects from before limits had defaults may have None, which is no limit: see `LEGACY`.
+    With the defaults, a key cannot cost more than the sums in `docs/security.md`. `tests/bench/ceiling.py` adds up
+    these sums. A limit of None is no limit. Only projects from before limits had defaults may have one: see `LEGACY`.
     """
 
     stored_bytes: Annotated[
@@ -180,9 +180,10 @@ def path_parts(path: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class GseGrant:
-    """Where a project may send files through GSE, which can write anywhere on any host. Nowhere by default.
+    """Where a project may send files through GSE: nowhere by default, because GSE can write anywhere on any host.
 
-    All comparisons are exact, letter case included."""
+    All comparisons are exact, and letter case counts.
+    """
 
     targets: Annotated[
         tuple[str, ...],
@@ -215,9 +216,11 @@ class GseGrant:
 
 @dataclass(frozen=True, slots=True)
 class AwsRole:
-    """An AWS role whose instances may enrol as hosts, each with the name of its session as id.
+    """An AWS role whose instances may enrol as hosts. The name of an instance's session becomes the id of its host.
 
-    The name is compared exactly, without the role's path, which STS does not tell. It is unique in an account."""
+    The role's name is compared exactly, and without its path, which STS does not tell. The name is unique in an
+    account.
+    """
 
     account: Annotated[str, F("number of the AWS account, 12 digits", pattern=r"^[0-9]{12}$")]
     role: Annotated[str, F("name of the role, exact and without its path", pattern=r"^[A-Za-z0-9+=,.@_-]{1,64}$")]

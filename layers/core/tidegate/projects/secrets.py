@@ -202,7 +202,7 @@ class CallbackSecrets:
         return self.all_of(project)[0]
 
     def of_origin(self, project: Project, origin: str) -> tuple[str, ...]:
-        """The valid secrets of one receiver, newest first. `origin`: as `read_origin` returns it."""
+        """The valid secrets of one receiver, newest first. `origin` has the form that `read_origin` returns."""
         # A stored secret is older than any generation.
         generations = (*project.secret_generations, *((0,) if project.callback_secrets else ()))
         return tuple(origin_secret(self._root(), project.project_id, number, origin) for number in generations)
@@ -374,7 +374,7 @@ class CredentialStore:
     def get(self, project_id: str, name: str) -> Credential:
         """Returns the credential. Raises CredentialMissing if there is none.
 
-        Raises CredentialUnbound if the credential has no valid origins, such as an old one.
+        Raises CredentialUnbound if the credential has no valid origins. Old credentials have none.
         """
         try:
             text = self._client.get_secret_value(SecretId=self._id(project_id, name))["SecretString"]
@@ -402,7 +402,7 @@ class CredentialStore:
     def put(self, project_id: str, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
         """Stores or replaces a credential.
 
-        Busy while Secrets Manager still deletes an old credential of the same name.
+        Raises Busy while Secrets Manager is still deleting an old credential of the same name.
         """
         text = secret_text(headers, origins)
         for pause in (*_PAUSES, None):
