@@ -150,7 +150,7 @@ class Deliverer:
         timeout_seconds: float,
         frozen_for: Callable[[], float],
     ) -> None:
-        """`frozen_for`: returns 0, or the seconds until a delivery is tried again if the system is frozen."""
+        """`frozen_for`: returns the seconds until a delivery is tried again. 0 if the system is not frozen."""
         self._store = store
         self._circuit_breaker = circuit_breaker
         self._queue = queue

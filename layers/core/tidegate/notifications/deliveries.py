@@ -34,7 +34,7 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One call of the receiver: the status it answered, or the error if there was no answer."""
+    """One call of the receiver: the status of the receiver's answer, or the error if there was no answer."""
 
     at: Annotated[str, F("when, ISO 8601 UTC")]
     duration_ms: Annotated[int, F("how long the call took, in milliseconds")]
@@ -538,9 +538,9 @@ class CircuitEntry:
 
     @property
     def failing(self) -> bool:
-        """Whether the host was known to fail.
+        """Whether the host was known to fail. Then the host's limit is below `FIRST_LIMIT`.
 
-        The limit of a failing host is below `FIRST_LIMIT`, that of a slow one is not.
+        A host that is only slow has a higher limit.
         """
         return self.state is not None and self.state.limit < FIRST_LIMIT
 

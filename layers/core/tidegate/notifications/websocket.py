@@ -75,10 +75,7 @@ class WatchEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A text with which a browser opens a WebSocket.
-
-    A browser needs it because it cannot send a key when it connects.
-    """
+    """A text with which a browser opens a WebSocket. The browser cannot send a key when it connects."""
 
     ticket: str
     expires_at: str
@@ -183,7 +180,7 @@ class ConnectionStore(Store):
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
         """Stores the connection under its id, and again under its key.
 
-        There, a revocation of the key finds the connection.
+        A revocation of the key then finds the connection.
         """
         held = asdict(holder) | {"expires_at": expires_at}
         # Listed with the connection's watches, so that it is removed with them. An agent's connection has no watches.
@@ -229,7 +226,7 @@ class ConnectionStore(Store):
 def _holder(item: Item) -> Holder | None:
     """Returns the project and key in an item. None if the item is from an old version and has no key.
 
-    After None, the client has to get another ticket.
+    In that case, the client has to get another ticket.
     """
     key_record_id = item.get("key_record_id")
     if not key_record_id:
@@ -289,7 +286,10 @@ _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed
 
 
 class Sent(NamedTuple):
-    """The connections that did not get their message: `gone` are closed, `failed` may still be open."""
+    """The connections that did not get their message. Those in `gone` are closed.
+
+    Those in `failed` may still be open.
+    """
 
     gone: set[str]
     failed: set[str]
@@ -425,7 +425,7 @@ class AgentPresence(Protocol):
     def connected(
         self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str], life: int
     ) -> None:
-        """Stores that the host is connected. Raises a DomainError if it may not connect."""
+        """Stores that the host is connected. Raises a DomainError if the host may not connect."""
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
 
