@@ -258,7 +258,10 @@ def _successor(output: str | None) -> str | None:
 
 
 def execution_arn(machine_arn: str, name: str) -> str:
-    """Returns the ARN of an execution. It has no alias or version, even if the machine was started by one."""
+    """Returns the ARN of an execution.
+
+    This ARN has no alias or version, even if one was used to start the execution.
+    """
     before, _, machine = machine_arn.partition(":stateMachine:")
     return f"{before}:execution:{machine.partition(':')[0]}:{name}"
 

@@ -99,7 +99,7 @@ def batch_usage(project_id: str) -> dict[str, str]:
 def upload_usage(project_id: str) -> dict[str, str]:
     """Counts of a project's uploads.
 
-    Not part of `usage`, because the end of an upload changes both in one transaction.
+    Not part of `usage`, because the end of an upload changes both items in one transaction.
     """
     return _key(project_id, "USAGE", sk="UPLOADS")
 
@@ -125,7 +125,7 @@ def socket_rate_window(key_id: str, window: int) -> dict[str, str]:
 
 
 def slow_calls(project_id: str) -> dict[str, str]:
-    """Slots for the project's calls that wait for a remote server."""
+    """Slots for those calls of the project that wait for a remote server."""
     return _key(project_id, "SLOW_CALLS")
 
 
@@ -144,7 +144,7 @@ def api_key(key_id: str) -> dict[str, str]:
 
 
 def agent_life(project_id: str, agent_id: str) -> dict[str, str]:
-    """How often the host was deleted or replaced. Never removed, because keys from before that must stay refused."""
+    """How often the host was deleted or replaced. Never removed, because older keys of the host must stay refused."""
     return _key(project_id, "AGENT_LIFE", agent_id)
 
 

@@ -50,7 +50,7 @@ class Bucket:
         self.name = name
 
     def head(self, key: str) -> StoredObject | None:
-        """Returns the size and ETag of an object; None if it does not exist."""
+        """Returns the size and ETag of an object; None if there is no such object."""
         try:
             answer = self._client.head_object(Bucket=self.name, Key=key)
         except ClientError as error:
@@ -83,7 +83,7 @@ class Bucket:
         return self._client.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def put_new(self, key: str, data: bytes) -> None:
-        """Stores an object unless there is one with this key."""
+        """Stores an object, unless an object with this key exists."""
         try:
             self._client.put_object(Bucket=self.name, Key=key, Body=data, IfNoneMatch="*")
         except ClientError as error:
@@ -298,7 +298,7 @@ class UploadBucket(Bucket):
         return {part["PartNumber"]: part["Size"] for part in found.get("Parts", [])}
 
     def complete(self, key: str, upload_id: str, parts: Sequence[tuple[int, str]]) -> StoredObject:
-        """Completes the upload and returns its object. Idempotent. Invalid if S3 lacks a part.
+        """Completes the upload and returns its object. Idempotent. Raises Invalid if S3 lacks a part.
 
         An object that exists already is not replaced.
         """

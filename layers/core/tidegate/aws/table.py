@@ -133,12 +133,12 @@ def unknown_cursor() -> Invalid:
 
 
 def encode_cursor(key: Mapping[str, Any]) -> str:
-    """Returns the key of a page's last item as text, with which a caller asks for the next page."""
+    """Returns the key of a page's last item as a text. With this text, a caller asks for the next page."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str) -> dict[str, Any]:
-    """Returns the key that `encode_cursor` encoded. Invalid for any other text."""
+    """Returns the key that `encode_cursor` encoded. Raises Invalid for any other text."""
     try:
         key = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except ValueError:
@@ -149,7 +149,7 @@ def decode_cursor(cursor: str) -> dict[str, Any]:
 
 
 def _is_key_value(value: Any) -> bool:
-    """Whether the value can be part of a key: a string or a number, which DynamoDB writes as a string, too."""
+    """Whether the value can be part of a key: a string or a number. DynamoDB's form of both is a string."""
     held = list(value.items()) if isinstance(value, dict) else []
     if len(held) != 1 or not isinstance(held[0][1], str):
         return False
@@ -185,7 +185,7 @@ def put(item: Mapping[str, Any], condition: str = "", **values: Any) -> Write:
 
 
 def put_new(item: Mapping[str, Any]) -> Write:
-    """Returns the write that puts a new item; it fails if one with its key exists."""
+    """Returns the write that puts a new item. The write fails if an item with this key exists."""
     return put(item, "attribute_not_exists(#pk)")
 
 
@@ -442,7 +442,7 @@ _claim: ContextVar[RequestClaim | None] = ContextVar("claim", default=None)
 
 @contextmanager
 def claimed(claim: RequestClaim) -> Iterator[None]:
-    """Within this context, `noted` notes new ids at the key of this claim. Only the first transaction is noted."""
+    """Within this context, the first transaction that uses `noted` notes its new ids at the key of this claim."""
     before = _claim.set(claim)
     try:
         yield
@@ -764,7 +764,7 @@ class Table:
                 return
 
     def batch_get(self, keys: Iterable[Key], *, consistent: bool = False) -> list[Item]:
-        """Returns the items that exist, in any order. Busy if DynamoDB throttles for too long."""
+        """Returns the items that exist, in any order. Raises Busy if DynamoDB throttles for too long."""
         wanted = [to_wire(key) for key in keys if can_be_stored(*key.values())]
         found: list[Item] = []
         attempt = 0
