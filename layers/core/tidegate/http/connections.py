@@ -186,7 +186,7 @@ class HostLimits:
     def _renew(self, address: str, use: _Use, now: float) -> None:
         """Counts the open connections in the next window, too.
 
-        If a whole window was missed, also counts them in this one.
+        If a whole window was missed, also counts them in the present one.
         """
         window = int(now) // _CONNECTION_WINDOW
         if window == use.window:
@@ -577,7 +577,7 @@ class Exchange:
     def never_left(self) -> bool:
         """Whether the server closed a kept connection before it had the whole request.
 
-        Then it cannot have acted on the request.
+        Then the server cannot have acted on the request.
         """
         return self.kept and self.unwritten
 

@@ -417,7 +417,7 @@ class AddressGuard:
     ) -> dict[tuple[str, int], UrlNotAllowed]:
         """Returns the error for each (host, port) pair that may not be reached.
 
-        A pair that is not resolved in time has none.
+        A pair that is not resolved in time has no error.
         """
         found = self._names.find_many(names, timeout, project_id)
         checked = {name: self._check(*name, texts, allow_private=allow_private) for name, texts in found.items()}

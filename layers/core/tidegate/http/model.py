@@ -30,7 +30,7 @@ _BY_STATUS: dict[int, type[errors.FetchError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a request: seconds to connect, between two reads and in total; the most bytes of the body."""
+    """Limits of a request: the seconds to connect, between two reads, and in total; and the most bytes of the body."""
 
     connect: float = 5.0
     read: float = 30.0
