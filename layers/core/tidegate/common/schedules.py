@@ -44,7 +44,10 @@ class Cron:
 
 
 def next_run(expression: str, after: datetime, timezone: str = UTC_NAME) -> datetime:
-    """Returns the first moment later than `after` at which the schedule fires. Invalid if there is none."""
+    """Returns the first moment later than `after` at which the schedule fires.
+
+    Raises Invalid if there is no such moment.
+    """
     found = following_run(expression, after, timezone)
     if found is None:
         raise Invalid(f"{expression} never runs after {after:%Y-%m-%d %H:%M} UTC: choose a later year or day")

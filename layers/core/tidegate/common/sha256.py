@@ -1,7 +1,8 @@
 """SHA-256 whose state can be saved, and continued by another process. hashlib cannot do that.
 
-Uses the libcrypto that Python's own hashlib is linked against, so it is as fast, and releases the GIL too. AVAILABLE is
-False if there is no libcrypto, or if it fails the self-test below: then a digest must be made in one pass.
+The module uses the libcrypto that Python's own hashlib is linked against. So it is as fast as hashlib, and releases the
+GIL, too. AVAILABLE is False if there is no libcrypto, or if libcrypto fails the self-test below. Then a digest must be
+made in one pass.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ class Sha256:
 
     @classmethod
     def restore(cls, state: bytes, length: int) -> Sha256:
-        """Returns a digest that continues a saved state. ValueError if the state is not one after `length` bytes."""
+        """Returns a digest that continues a saved state.
+
+        ValueError if `state` is not the state after `length` bytes.
+        """
         restored = cls()
         if len(state) != STATE_BYTES:
             raise ValueError(f"a SHA-256 state has {STATE_BYTES} bytes, not {len(state)}")
@@ -99,7 +103,7 @@ def _succeeded(answer: int) -> None:
 
 
 def _works() -> bool:
-    """Whether a digest that is saved and then continued equals hashlib's."""
+    """Whether a digest that is saved and then continued equals the digest of hashlib."""
     if _crypto is None or ctypes.sizeof(_Context) != STATE_BYTES:
         return False
     content = bytes(range(256)) * 5

@@ -1,4 +1,4 @@
-"""A token bucket: tokens arrive at a steady rate, a few can be saved up, and each call spends one."""
+"""A token bucket. Tokens arrive at a steady rate, a few of them can be saved up, and each call spends one token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TokenBucket:
         return self._tokens, self._at
 
     def restore(self, tokens: float, at: float, now: float) -> None:
-        """Continues from another bucket's `state`, so that a new process does not spend a token twice."""
+        """Continues from the `state` of another bucket. So a new process does not spend a token a second time."""
         self._tokens, self._at = min(tokens, self._capacity), min(at, now)
         self._fill(now)
 
