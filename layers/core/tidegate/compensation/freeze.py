@@ -1,7 +1,7 @@
-"""Freeze and thaw: an operator stops all work without losing any, and lets it continue.
+"""Freeze and thaw: an operator stops all work without losing any of it, and later lets it continue.
 
-During a freeze nothing new starts, running steps end at their next safe point or are parked, and new submissions are
-accepted and wait. After a thaw, compensation starts what is due, as it starts any overdue work.
+During a freeze, nothing new starts. Running steps end at their next safe point or are parked. New submissions are
+accepted and wait. After a thaw, compensation starts all work that is due, like any overdue work.
 """
 
 from __future__ import annotations

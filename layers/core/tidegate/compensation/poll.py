@@ -89,10 +89,11 @@ def first(now: datetime, pace: Pace) -> PollState:
 def after(
     poll: PollState, now: datetime, found: int, pace: Pace, *, held_back: bool = False, upcoming: float | None = None
 ) -> PollState:
-    """Returns the state after a poll. `held_back`: whether some starts must wait for their lane.
+    """Returns the state after a poll.
 
-    Then the next poll is soon. `upcoming`: seconds until the next known record becomes overdue, for example a running
-    request if its worker dies now. The next poll is not later than that.
+    `held_back`: whether some starts must wait for their lane. Then the next poll is soon. `upcoming`: seconds until the
+    next known record becomes overdue, for example a running request if its worker dies now. The next poll is not later
+    than that.
     """
     multiplier = 1 if found else min(poll.multiplier + 1, pace.steps)
     wait = min(LANE_SECONDS, pace.base) if held_back else pace.interval(multiplier)
@@ -283,7 +284,7 @@ class CompensationStore(Store):
         return self._table.try_write(gone)
 
     def claim_lane(self, lane: str, now: datetime) -> bool:
-        """Returns whether the caller may start a record of the lane now. In LANE_SECONDS, only one caller may."""
+        """Returns whether the caller may start a record of the lane now. Only one caller may do so in LANE_SECONDS."""
         second = int(now.timestamp())
         return self._table.try_write(
             update(
