@@ -240,7 +240,7 @@ def _methods_of(method: Any) -> list[str]:
 
 
 def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Answers one request. Logs every request, also a refused one, with its key id and request id."""
+    """Answers one request. Also logs every request, even a refused one, with its key id and request id."""
     http = event["requestContext"]["http"]
     method, path = http["method"], _quoted(_path_of(event))
     event = {**event, "rawPath": path, "requestContext": {**event["requestContext"], "stage": "$default"}}
@@ -269,9 +269,9 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def _limit(app: App, caller: Caller) -> None:
-    """Raises RateLimited if the caller's host sends too many requests.
+    """Raises RateLimited if the caller sends too many requests.
 
-    For a caller without a host, its project counts.
+    The limit is for the caller's host, or else its project.
     """
     now = app.clock().timestamp()
     if caller.agent_id is not None:

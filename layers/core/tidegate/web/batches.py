@@ -366,7 +366,7 @@ def _batch_answer(batch: Batch) -> BatchAnswer:
 def _made_before(status: int = 201) -> Response[BatchAnswer] | None:
     """Returns the answer for the batch that an earlier run of this request has created or changed.
 
-    None if there was none.
+    None if there was no such run.
     """
     if (made := made_before()) is None:
         return None

@@ -190,9 +190,9 @@ def _exact_rows(value: Any) -> Any:
 
 
 def _line_end(value: Any) -> Any:
-    """Returns `lf` or `crlf`.
+    """Returns `lf` or `crlf`. The value may also be the line-end characters themselves.
 
-    The value may also be the line end itself, as schedules show it and earlier clients send it.
+    Schedules show these characters, and earlier clients send them.
     """
     return {"\n": "lf", "\r\n": "crlf"}.get(value, value.lower()) if isinstance(value, str) else value
 

@@ -150,10 +150,10 @@ def _run_once(
 
 
 def _hold(place: dict[str, str], validation: str, lasts: float) -> dict[str, Any]:
-    """Returns the key's item. From now on, this run holds the item, unless an earlier run has completed it.
+    """Returns the key's item. From now on, this run holds the key, unless an earlier run has completed.
 
-    `lasts`: how many seconds this run may last. Raises IdempotencyInProgress if another run holds the item, and
-    IdempotencyConflict if the item belongs to another request.
+    `lasts`: how many seconds this run may last. Raises IdempotencyInProgress if another run holds the key, and
+    IdempotencyConflict if the key was used for another request.
     """
     table, now = tidegate().table, tidegate().clock()
     millis, run = int(now.timestamp() * 1000), secrets.token_hex(8)

@@ -171,7 +171,7 @@ def _subscription_answer(subscription: Subscription) -> SubscriptionAnswer:
 
 
 def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
-    """The limits on reading the source that the body sets. A limit that is left out or null is no limit."""
+    """Returns the limits that the body sets for reading the source. Leaves out limits that are missing or null."""
     return {"politeness": body.politeness.model_dump(exclude_none=True)} if body.politeness else {}
 
 

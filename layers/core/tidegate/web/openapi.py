@@ -1,7 +1,8 @@
 """The OpenAPI document of the API.
 
-Powertools generates it from the routes, with one JSON answer for each. This module adds what the routes do not declare:
-problems, redirects, files, empty answers, `Idempotency-Key`, security, and bodies whose fields may come in the query.
+Powertools generates the document from the routes, with one JSON answer for each route. This module adds what the routes
+do not declare: problems, redirects, files, empty answers, `Idempotency-Key`, security, and bodies whose fields may come
+in the query.
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ DEFAULT_PROJECT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The key of a request. `project_id` is the key's project; for an admin key, the project that the request names."""
+    """The key of a request. `project_id` is the key's project.
+
+    For an admin key, it is the project that the request names.
+    """
 
     key_id: str
     project_id: str
@@ -104,7 +107,10 @@ _current: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller:
-    """The caller of the request that is being served. Raises Unauthenticated if it had no valid key."""
+    """Returns the caller of the request that is being served.
+
+    Raises Unauthenticated if the request has no valid key.
+    """
     caller = _current.get()
     if caller is None:
         raise Unauthenticated(
@@ -123,7 +129,7 @@ def set_current_caller(caller: Caller | None) -> None:
 
 
 def caller_of(event: dict[str, Any]) -> Caller | None:
-    """The caller, from the authorizer's context; None for a request without a valid key."""
+    """Returns the caller in the authorizer's context. None for a request without a valid key."""
     context = event.get("requestContext", {}).get("authorizer", {}).get("lambda") or {}
     if not context.get("key_id"):
         return None
@@ -348,7 +354,7 @@ KEYED_PATHS = "/v1/"
 
 
 class ScopeNotDeclared(Exception):
-    """A route was registered without a scope, with two, or with one that does not fit its path."""
+    """A route was registered without a scope, with two scopes, or with a scope that does not fit its path."""
 
 
 class ScopedResolver(APIGatewayHttpResolver):
@@ -397,9 +403,9 @@ class ScopedResolver(APIGatewayHttpResolver):
         return super()._call_route(route, route_arguments)
 
     def _authorize(self, route: Route, route_arguments: dict[str, str]) -> None:
-        """Checks the key, its scope and its agent.
+        """Checks the key, its scope and its agent. Checks the body last.
 
-        Checks the body last, so that only callers with access learn what is wrong in it.
+        So only callers with access learn what is wrong in the body.
         """
         scope = self.scopes.get((route.method, route.path))
         if scope is None:

@@ -33,7 +33,10 @@ def asset_response(router: Router, asset: Asset, more_headers: Mapping[str, str]
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether Accept-Encoding accepts gzip (RFC 9110): `gzip;q=0` refuses it, `*` stands for codings not listed."""
+    """Whether Accept-Encoding accepts gzip (RFC 9110).
+
+    `gzip;q=0` refuses gzip. `*` stands for all codings that are not listed.
+    """
     accepted: dict[str, bool] = {}
     for choice in accept_encoding.lower().split(","):
         name, _, weight = choice.partition(";")

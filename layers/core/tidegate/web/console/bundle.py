@@ -77,7 +77,10 @@ def console() -> Bundle:
 
 
 def programs() -> dict[str, list[str]]:
-    """The code of the getting-started steps by language: the parts of a program that can be run as it is."""
+    """Returns the code of the getting-started steps by language.
+
+    The steps of one language make a program that can be run.
+    """
     texts = {language: _text(f"docs/start/{file}") for language, file in PROGRAMS.items()}
     parts = {language: _STEP.split(text)[1:] for language, text in texts.items()}
     return {language: [textwrap.dedent(part).strip("\n") for part in found] for language, found in parts.items()}

@@ -167,7 +167,7 @@ def _ended_request(request: Request) -> Ended | None:
 
 
 def _covers_span(page: Listed[Any], field: str, now: datetime) -> bool:
-    """Whether the records that were read cover all the time for which the figures are."""
+    """Whether the records that were read cover the whole period of the figures."""
     if page.next_cursor is None or not page.items:
         return True
     oldest = page.items[-1]

@@ -1,8 +1,7 @@
-"""Adds descriptions, examples and webhooks to the OpenAPI document.
+"""Adds descriptions, examples and webhooks to the OpenAPI document. Imported only when the document is generated.
 
-Imported only when the document is generated. Texts of fields stand at the fields, those of operations in
-operations.toml. examples.json has calls in the order of a tour, each with the answer it got;
-tests/integration/web/test_reference.py makes these calls again.
+The texts of fields are in the code, at the fields. The texts of operations are in operations.toml. examples.json has
+calls in the order of a tour, each with its answer; tests/integration/web/test_reference.py makes these calls again.
 """
 
 from __future__ import annotations
