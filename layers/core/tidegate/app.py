@@ -324,8 +324,8 @@ class App:
     def stop_executions(self, most: int) -> tuple[int, bool]:
         """Stops up to `most` running executions of Jobs and requests.
 
-        Used after a restore, when the table does not know them. Returns (how many were stopped, whether more may be
-        running).
+        Returns how many, and whether more may be running. Used after the table was restored, because the restored table
+        does not know these executions.
         """
         settings, stopped = self.settings, 0
         for machine in (
@@ -446,9 +446,9 @@ class App:
 
     @cached_property
     def request_endings(self) -> dict[str, Ending]:
-        """Maps a type of request to a function that returns more writes.
+        """Maps a type of request to a function that returns writes.
 
-        The transaction that ends such a request does them.
+        These writes are added to the transaction that ends such a request.
         """
         return {
             "download": lambda ended: self.ingest.without_file(ended),
@@ -460,9 +460,9 @@ class App:
 
     @cached_property
     def request_restarts(self) -> dict[str, Ending]:
-        """Maps a type of request to a function that returns more writes.
+        """Maps a type of request to a function that returns writes.
 
-        The transaction that retries a failed request does them.
+        These writes are added to the transaction that retries such a request after it failed.
         """
         return {
             "download": lambda request: self.ingest.with_file_again(request),

@@ -161,9 +161,9 @@ class QuotaExceeded(DomainError):
 
     @classmethod
     def for_limit(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
-        """Returns the error for one quota.
+        """Returns the error for one quota. Only an error for the quota `queued` is retryable.
 
-        Only `queued` is retryable, because waiting requests leave the queue by themselves.
+        Such a retry can succeed, because waiting requests leave the queue by themselves.
         """
         error = cls(
             f"the project's quota {name} is {limit}: try later, or ask an admin to raise it", retry_after=retry_after

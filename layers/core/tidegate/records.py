@@ -30,14 +30,13 @@ Converter = Callable[[Any], Any]
 class F:
     """What a field is, besides its type: a sentence for people, limits of its values, and where the field appears.
 
-    `stored`, `shown`: False if the field is not stored or not shown; a text is another name for it there. `changes`:
-    whether callers may change the field later; with "always", even when the record has ended. `flat`: whether the parts
-    of the field are stored and shown as fields of the record itself. `check`: a function that returns the value, or
-    raises ValueError.
+    `stored`, `shown`: False if the field is not stored or not shown. A text is the name under which it is stored or
+    shown. `changes`: whether callers may change the field later; with "always", even when the record has ended. `flat`:
+    whether the parts of the field are stored and shown as fields of the record itself. `check`: a function that returns
+    the value, or raises ValueError.
 
     Pydantic treats an `F` as a group of constraints, so Pydantic models can use an `F`, too. For a field that may be
-    None, the limits stand beside the type (`Annotated[str | None, F("…", max_length=9)]`). Then they do not apply to
-    None.
+    None, the limits stand beside the type (`Annotated[str | None, F("…", max_length=9)]`). They do not apply to None.
     """
 
     __slots__ = ("changes", "check", "description", "flat", "limits", "shown", "stored")
@@ -113,10 +112,7 @@ class Declared(NamedTuple):
 
 @cache
 def declared(record: Any) -> Mapping[str, Declared]:
-    """Returns the fields and described properties of a record.
-
-    Those of its own class come before those of base classes.
-    """
+    """Returns the fields and described properties of a record. Those of its own class come before inherited ones."""
     found: dict[str, Declared] = {}
     details = _defaults(record)
     for owner in record.__mro__[:-1]:
