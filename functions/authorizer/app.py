@@ -1,7 +1,6 @@
-"""Identifies the caller.
+"""Identifies the caller. Requests without a valid key pass only at a limited rate. The routes answer them with 401.
 
-Requests without a valid key pass at a limited rate, and the routes answer them with a problem. Above this rate, API
-Gateway refuses such requests by itself.
+The routes' answer is problem+json. Above the rate, API Gateway refuses such requests by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs daily at 02:00: archives and deletes records past their retention, then deletes what crashed steps left."""
+"""Runs daily at 02:00.
+
+Archives and deletes records past their retention, then deletes what crashed steps left behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivers callbacks from the queue in parallel, so that a slow receiver does not delay the others of the batch."""
+"""Delivers callbacks from the queue in parallel, so that a slow receiver does not delay the rest of the batch."""
 
 from __future__ import annotations
 
