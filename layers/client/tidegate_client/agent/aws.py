@@ -39,10 +39,11 @@ class Credentials(NamedTuple):
 
 
 def availability_zone(vendor: Path = _VENDOR, service: str = _METADATA) -> str | None:
-    """Returns the availability zone of this EC2 instance, such as eu-central-1a, from its metadata; None elsewhere.
+    """Returns the availability zone of this EC2 instance, such as eu-central-1a, from the instance metadata.
 
-    On other machines no request is sent. In a container the answer may be lost: by default metadata travels one hop
-    only."""
+    Returns None if the machine is no EC2 instance, or if the metadata service gives no usable answer. A machine that is
+    no EC2 instance sends no request. In a container the answer may be lost, because by default it passes one network
+    hop only."""
     try:
         if "Amazon EC2" not in vendor.read_text():
             return None
@@ -111,7 +112,7 @@ class _Metadata:
 
 
 def server_id(url: str) -> str:
-    """Returns host and port of the API's URL. They are signed, so that another server cannot reuse the request."""
+    """Returns host and port of the API's URL. Both are signed, so that another server cannot reuse the request."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port not in (None, _PORTS.get(parts.scheme)) else ""
     return f"{parts.hostname or ''}{port}"
@@ -122,7 +123,7 @@ def signed_identity(
 ) -> dict[str, Any]:
     """Returns the field `aws` for POST /v1/agents/enrol: the signed headers of a GetCallerIdentity request.
 
-    Tidegate accepts them once, within five minutes."""
+    Tidegate accepts the headers once, within five minutes."""
     stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
     suffix = ".cn" if role.region.startswith("cn-") else ""
     headers = {

@@ -21,7 +21,7 @@ class RefusedOwner(Exception):
 
 
 class Superseded(Exception):
-    """Newer content was, or is about to be, put at this path."""
+    """Newer content is already at this path, or is about to be put there."""
 
 
 class StagedFileLost(Exception):

@@ -213,7 +213,9 @@ class Agent:
         )
 
     def stop(self) -> None:
-        """Accepts no more transfers and finishes the running ones. A second call aborts them; their part files stay."""
+        """Accepts no more transfers and finishes the running ones.
+
+        A second call aborts the running transfers; their part files stay."""
         if self._draining.is_set():
             self._aborting.set()
         self._draining.set()
@@ -226,7 +228,7 @@ class Agent:
         self._draining.set()
 
     def run(self) -> None:
-        """Runs until `stop()` is called, or until the API refuses the host; then `failure` is set."""
+        """Runs until `stop()` is called, or until the API refuses the host. If the API refuses it, `failure` is set."""
         with contextlib.ExitStack() as stack:
             if self._options.metrics:
                 pages = local_pages(*self._options.metrics, self.health, self.metrics, self._monitor.page_warnings)
@@ -289,10 +291,11 @@ class Agent:
         self._close_journal()
 
     def _close_journal(self) -> None:
-        """Closes the journal, unless a worker, the switcher or the reporter is still in a call and may use it.
+        """Closes the journal, unless a thread may still use it: a worker, the switcher, the releases or the reporter.
 
-        Such a thread ends with the process; SQLite need not be closed. The poller does not matter: its long poll may
-        take 20 more seconds, and it ends by itself when it finds the journal closed."""
+        A thread that is still in a call ends with the process, and an SQLite file need not be closed. The poller is
+        not awaited. Its long poll may take 20 more seconds, and the poller ends by itself when it finds the journal
+        closed."""
         if not any(
             thread.is_alive() for thread in (*self._workers, self._switching, self._releasing, self._reporter.thread)
         ):
@@ -355,7 +358,9 @@ class Agent:
                 self._sleep(began + pace.pause(now, listed=False, new=False, pushed=True))
 
     def _sleep(self, until: float) -> bool:
-        """Sleeps until the given time or until a poll is triggered; True if one was. Tells the watchdog meanwhile."""
+        """Sleeps until the given time, or until a poll is triggered. Returns True if a poll was triggered, else False.
+
+        Meanwhile, reports to the watchdog that the thread is alive."""
         while not self._draining.is_set():
             self._poller.beat()
             left = until - time.monotonic()
@@ -384,7 +389,9 @@ class Agent:
         self._draining.wait(pause)
 
     def _queue_transfers(self, items: list[Transfer], asked_at: float) -> tuple[bool, bool]:
-        """Whether there was something new, and whether the API has lost a result, which is reported again."""
+        """Queues the new transfers of a poll, and reports again each result that the API has lost.
+
+        Returns (whether there were new transfers, whether the API has lost results)."""
         if self._draining.is_set():
             return False, False
         new, lost_results = self._inbox.accept_poll(items, has_result=self._journal.has_result, asked_at=asked_at)
@@ -447,8 +454,9 @@ class Agent:
         self._finish(staged.transfer, code, message, staged.figures if code is Code.DONE else None)
 
     def _postpone(self, transfer: Transfer, error: Stalled) -> None:
-        """Queues a stalled transfer again with a delay, so that the worker is free for others.
-        Repeated until the Job ends."""
+        """Queues a stalled transfer again with a delay, so that the worker is free for other transfers.
+
+        A transfer may be postponed any number of times, until its Job ends."""
         key = key_of(transfer)
         pause = min(LONGEST_STALL_PAUSE, FIRST_STALL_PAUSE * 2 ** self._stalls[key])
         self._stalls[key] += 1
@@ -482,7 +490,9 @@ HEALTHY_SECONDS = 10.0
 
 @dataclass
 class GroupNotifier:
-    """Combines the systemd notifications of several agents: ready when all are, alive while all are healthy."""
+    """Combines the systemd notifications of several agents. Agents that have ended do not count.
+
+    The group is ready when all agents are ready, and alive while all agents are healthy."""
 
     ready: set[str] = field(default_factory=set)
     healthy_at: dict[str, float] = field(default_factory=dict)
@@ -509,7 +519,8 @@ class GroupNotifier:
 
 class AgentGroup:
     """Runs the agents of several projects.
-    One whose key is refused ends alone; `failure` is set if all were refused."""
+
+    If the API refuses the key of one agent, only that agent ends. `failure` is set if the API refused all keys."""
 
     def __init__(self, agents: dict[str, Agent], notifier: GroupNotifier, metrics: tuple[str, int] | None) -> None:
         self._agents = agents
@@ -531,7 +542,7 @@ class AgentGroup:
         return failures[0] if all(failures) else None
 
     def run(self) -> None:
-        """Runs until all agents have ended. If one has to restart as a new version, all are stopped."""
+        """Runs until all agents have ended. If one agent has to restart as a new version, all agents are stopped."""
         threads = [
             threading.Thread(target=self._run_one, args=(name, agent), name=f"agent-{name}")
             for name, agent in self._agents.items()
@@ -596,8 +607,9 @@ def _labelled(line: str, profile: str) -> tuple[str, str]:
 
 
 def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
-    """Creates an agent for each login, with its own permits.
-    Only the first one serves peers and may update the process."""
+    """Creates an agent for each login. Each agent has its own permits.
+
+    Only the first agent serves peers and may update the process."""
     limit, notifier = limit_of(options.limit_rate), GroupNotifier()
     agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, notify=partial(notifier.notify, FIRST))}
     for name, config in others.items():

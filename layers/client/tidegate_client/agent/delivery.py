@@ -90,9 +90,10 @@ class Delivery:
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> tuple[dict[str, Any], Staged | None]:
-        """Delivers a transfer. Returns its figures, and the staged file if it waits for its `activate_at`, else None.
+        """Delivers a transfer. Afterwards the host has the file with the right content and owner.
 
-        The file then has the right content and owner. Raises the reason if it cannot be delivered."""
+        Returns (figures, staged file). The staged file is None unless the file waits for its `activate_at`. If the file
+        cannot be delivered, raises an error that says why."""
         began, start = time.monotonic(), time.time()
 
         def figures(downloaded: Downloaded) -> dict[str, Any]:
@@ -114,7 +115,9 @@ class Delivery:
         return self._paths.hold(file)
 
     def has_content_of(self, place: Place, signature: str, size: int | None) -> bool:
-        """Returns whether the host has this content of a release: kept beside its path, unpacked, or in place."""
+        """Returns whether the host has this content of a release.
+
+        The content may be in a hidden file beside its path, unpacked, or in place."""
         if (kept := self.journal.kept_file(place.path, signature)) is not None:
             with open_hidden(place.directory, kept) as part:
                 if part is not None and has_content(part.file, signature, size):
@@ -123,7 +126,9 @@ class Delivery:
         return self.journal.tree(place.path, signature) is not None or place.holds(signature, size)
 
     def _keep(self, transfer: Transfer, place: Place) -> Downloaded:
-        """Downloads the content of a release to a hidden file beside its path; `agent/releases.py` puts it in place."""
+        """Downloads the content of a release to a hidden file beside its path.
+
+        `agent/releases.py` puts the content in place later."""
         if self.has_content_of(place, transfer["signature"], transfer.get("size")):
             self._seed_existing(transfer, place)
             return Downloaded(0)
@@ -146,8 +151,9 @@ class Delivery:
 
     @contextmanager
     def place(self, transfer: Transfer) -> Iterator[Place]:
-        """Opens the directory of a transfer's file, with the file's owner checked.
-        Raises if the host does not permit either."""
+        """Checks the owner of a transfer's file, then opens the directory of the file.
+
+        Raises an error if the host does not permit the owner or the directory."""
         user = transfer["target_user"]
         self.permits.check_user(user)
         container = transfer.get("container_id") or ""
@@ -158,7 +164,7 @@ class Delivery:
             yield place
 
     def switch(self, staged: Staged) -> None:
-        """Puts a staged file in place. Raises the reason if that fails."""
+        """Puts a staged file in place. If that fails, raises an error that says why."""
         transfer = staged.transfer
         with self.place(transfer) as place, self._paths.hold(place.file), opened_unchanged(place, staged) as part:
             if part is None:
@@ -172,9 +178,10 @@ class Delivery:
                 remove_hidden(place.directory, staged.file.hidden)
 
     def _require_in_place(self, staged: Staged, place: Place) -> None:
-        """Raises StagedFileLost unless the missing staged file is in place already.
+        """Called when a staged file is missing. Raises StagedFileLost unless the content of the file is already in
+        place.
 
-        It may be: the agent may have been killed after the rename."""
+        The content is in place if the agent was killed just after it had renamed the staged file."""
         transfer = staged.transfer
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         ours = applied is None or sequence is None or applied.sequence == sequence
@@ -185,11 +192,13 @@ class Delivery:
             )
 
     def _seeding_paused(self, transfer: Transfer) -> AbstractContextManager[None]:
-        """Suspends serving the file to peers: renaming it must not look like a change of its content."""
+        """Returns a context in which the file is not served to peers.
+
+        Without this pause, the renaming of the file would look like a change of its content."""
         return self.swarm.changing(transfer) if self.swarm is not None else nullcontext()
 
     def _update(self, transfer: Transfer, figures: Callable[[Downloaded], dict[str, Any]]) -> dict[str, Any]:
-        """Installs a release of the agent itself. Raises Restarting when the agent has to restart as that version."""
+        """Installs a release of the agent itself. Raises Restarting if the agent has to restart as the new version."""
         if self.update is None:
             raise RefusedPath("this agent may not update itself: start it with --self-update")
         if self._is_before_activation(transfer):
@@ -334,7 +343,8 @@ class Delivery:
         raise Cancelled
 
     def _is_in_place(self, transfer: Transfer, place: Place) -> bool:
-        """Returns whether the content is already in place. Raises Superseded if newer content is."""
+        """Returns whether the content is already in place. Raises Superseded if newer content is, or may be, in
+        place."""
         signature, size = transfer["signature"], transfer.get("size")
         with self._paths.hold(place.file):
             applied, sequence = self.journal.applied(place.file), transfer.get("sequence")

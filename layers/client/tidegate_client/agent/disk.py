@@ -35,10 +35,10 @@ ANY_USER = "*"
 
 @dataclass(frozen=True)
 class Permits:
-    """The directories and users that one project may use on this host; an empty set permits all.
+    """The directories and users that one project may use on this host.
 
-    Directories are relative to the root, or to the container's root. `refusal`: why nothing at all is permitted, or
-    ""."""
+    Empty `directories` permit all directories, and empty `users` permit all users. Directories are relative to the
+    root, or to the container's root. If nothing at all is permitted, `refusal` says why; otherwise it is empty."""
 
     directories: tuple[str, ...] = ()
     users: frozenset[str] = frozenset()
@@ -76,10 +76,10 @@ def owner_on_host(user: str) -> Owner:
 
 
 def owner_in_container(passwd: str, user: str, permits: Permits) -> Owner:
-    """Returns uid and gid of a user in a container, by the container's own /etc/passwd.
+    """Returns uid and gid of a user, as the container's own /etc/passwd names them. `root` needs no entry there.
 
-    `root` needs no entry. Raises RefusedOwner if there is no such user, or if its uid belongs to a user who is not
-    permitted: users of the container may have written that file."""
+    Raises RefusedOwner if there is no such user. Also raises it if the uid belongs to a user who is not permitted, or
+    if the group is root's and `root` is not permitted: users of the container may have written /etc/passwd."""
     users: list[tuple[str, Owner]] = []
     for line in passwd.splitlines():
         fields = line.split(":")
@@ -151,7 +151,9 @@ class PathLocks:
 
     @contextmanager
     def hold(self, path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Holds the lock of a path. `while_waiting` is called while another thread has it, and may raise to give up."""
+        """Holds the lock of a path while the block runs.
+
+        While another thread has the lock, `while_waiting` is called repeatedly. It may raise an error to give up."""
         with self._guard:
             lock = self._locks.setdefault(path, threading.Lock())
             self._users[path] += 1
@@ -188,8 +190,9 @@ OnCreated = Callable[[int], None]
 
 
 class Identity(NamedTuple):
-    """Device and inode of a directory: the same after a rename.
-    Not reused while a descriptor of the directory is open."""
+    """Device and inode of a directory. A rename of the directory does not change them.
+
+    They are not used for another directory while a descriptor of this one is open."""
 
     device: int
     inode: int
@@ -201,7 +204,9 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Anchor:
-    """An open directory with its path at the time it was opened. `given`: the path that the operator wrote."""
+    """An open directory, with its path at the time when it was opened.
+
+    `given`: the path that the operator wrote; None if it was not stored."""
 
     path: Path
     descriptor: int
@@ -226,9 +231,9 @@ def leads_to(path: Path, descriptor: int) -> bool:
 
 @dataclass(frozen=True)
 class Trust:
-    """The users and groups that are trusted: nobody else may be able to rename the directories above a permitted one.
+    """The trusted users and groups. Nobody else may be able to rename the directories above a permitted directory.
 
-    `enforced` only if the agent can act for other users: without that right it has nothing to protect."""
+    `enforced` is False for an agent that cannot act for other users. Such an agent has nothing to protect."""
 
     users: frozenset[int]
     groups: frozenset[int]
@@ -244,8 +249,9 @@ class Trust:
     def others_may_rename(
         self, descriptor: int, directory: os.stat_result, entry: os.stat_result, *, or_file: bool = False
     ) -> bool:
-        """Returns whether another user may rename or replace this entry of the directory.
-        `or_file`: it may be a file."""
+        """Returns whether a user who is not trusted may rename or replace this entry of the directory.
+
+        `or_file`: the entry may be a regular file; by default it must be a directory."""
         if not self.enforced or not self.others_may_write(descriptor, directory):
             return False
         # As in /tmp: only the owner of the directory or of the entry may rename the entry. A symlink is not accepted,
@@ -255,14 +261,15 @@ class Trust:
         return not (sticky and plain and entry.st_uid in self.users)
 
     def may_create(self, descriptor: int, directory: os.stat_result) -> bool:
-        """Returns whether other users cannot replace a new entry of this directory."""
+        """Returns True if no untrusted user can replace an entry that is newly created in this directory."""
         sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in self.users
         return bool(not self.enforced or sticky or not self.others_may_write(descriptor, directory))
 
     def controller(self, descriptor: int, directory: os.stat_result, link: os.stat_result) -> int | None:
-        """Returns the user who decides where a symlink leads: None for a trusted one, NO_USER for several.
+        """Returns the uid of the user who decides where a symlink leads.
 
-        Anybody who may write to the directory may have moved a symlink of any user into it."""
+        Returns None if that is a trusted user, and NO_USER if it may be any of several users. Whoever may write to the
+        directory may have moved another user's symlink into it."""
         if not self.enforced or not self.others_may_write(descriptor, directory):
             return link.st_uid if link.st_uid not in self.users else None
         writers = Trust(self.users | {directory.st_uid}, self.groups, self.enforced)
@@ -279,7 +286,7 @@ def _has_acl(descriptor: int) -> bool:
 
 
 def drop_acls(descriptor: int) -> None:
-    """Removes the ACLs that a new directory inherited from the directory above, whose owner chose them."""
+    """Removes the ACLs that a new directory inherited. The owner of the directory above chose these ACLs."""
     for name in (ACL, DEFAULT_ACL):
         try:
             os.removexattr(descriptor, name)
@@ -295,7 +302,9 @@ class _Step(NamedTuple):
 
 
 class _Walk:
-    """Enters directories name by name, below a start directory: neither `..` nor a symlink leads out of it."""
+    """Enters directories one name at a time, below a start directory.
+
+    Neither `..` nor a symlink can lead out of the start directory."""
 
     def __init__(self, start: Anchor, trust: Trust) -> None:
         self._start = start
@@ -322,10 +331,10 @@ class _Walk:
         return any(Identity.from_stat(step.status) == identity for step in self._steps)
 
     def enter_trusted(self, parts: Sequence[str], on_created: OnCreated | None = None) -> None:
-        """Enters directories that no other user may rename or replace; raises RefusedPath for the first one that is not
-        safe.
+        """Enters directories that no other user may rename or replace. Raises RefusedPath if another user may.
 
-        Missing directories are created if `on_created` is given; it is called for the last one only."""
+        If `on_created` is given, missing directories are created where that is safe. `on_created` is called only for
+        the last directory, if it is new."""
         left = list(reversed(parts))
         while left:
             part = left.pop()
@@ -346,10 +355,10 @@ class _Walk:
                 left += reversed(self._expanded(target))
 
     def enter(self, parts: Sequence[str], may_create: Callable[[], bool], on_created: OnCreated | None = None) -> None:
-        """Enters directories that may belong to any user. Missing ones are created if `may_create()`.
+        """Enters directories that may belong to any user. Missing ones are created if `may_create()` returns True.
 
-        A user's symlink is followed only to a directory of the same user. Otherwise a user could choose into which
-        directory of another user a file is put."""
+        A user's symlink is followed only to a directory of the same user. Otherwise the user could make the agent put a
+        file into a directory of another user."""
         # An int marks the end of a symlink's target: the uid of the symlink's owner.
         left: list[str | int] = list(reversed(parts))
         while left:
@@ -403,9 +412,10 @@ class _Walk:
                 return self._open(name)
 
     def _give(self, name: str, on_created: OnCreated) -> None:
-        """Calls `on_created` for a new directory, after checking that nobody has replaced it.
+        """Calls `on_created` for a new directory, after a check that nobody has replaced it.
 
-        The owner of the directory above may have put another directory in its place, which must not be given away."""
+        The owner of the directory above may have put another directory in its place. Such a directory must not be given
+        to another owner."""
         try:
             created = os.open(name, DIRECTORY, dir_fd=self._steps[-1].descriptor)
         except OSError as error:
@@ -421,7 +431,9 @@ class _Walk:
             os.close(created)
 
     def _push_or_read_link(self, step: _Step) -> str:
-        """Enters a directory and returns ""; for a symlink, returns its target instead."""
+        """Enters a directory and returns "". If the step is a symlink, enters nothing and returns the symlink's target.
+
+        Raises RefusedPath if the step is neither a directory nor a symlink."""
         if stat.S_ISDIR(step.status.st_mode):
             self._steps.append(step)
             return ""
@@ -433,7 +445,10 @@ class _Walk:
         raise RefusedPath(f"{str(self.path / step.name)!r} is not a directory")
 
     def _expanded(self, target: str) -> list[str]:
-        """Returns the names to walk for a symlink's target. For an absolute one, returns to the start directory."""
+        """Returns the names to walk for the target of a symlink. Goes back to the start directory if the target is
+        absolute.
+
+        Raises RefusedPath if the target is outside the start directory."""
         self._links += 1
         if self._links > MOST_LINKS:
             raise RefusedPath(f"{str(self.path)!r} has too many symlinks")
@@ -464,7 +479,7 @@ class _Walk:
 
 
 def _leave_as_it_is(_: int) -> None:
-    """Does nothing: a directory above a permitted one keeps root as its owner."""
+    """Does nothing, because a directory above a permitted one keeps root as its owner."""
 
 
 def _has_entries(directory: int) -> bool:
@@ -483,10 +498,11 @@ def _readable(descriptor: int) -> Iterator[int]:
 
 
 class Fence:
-    """Restricts the agent to a root, the permitted directories below it (none: all), and the root of containers.
+    """Restricts the agent to a root, to the permitted directories below the root, and to the root of containers.
 
-    Opens these directories at the start. Raises UsageError if one does not exist, or if another user may rename it or
-    a directory above it."""
+    If no directories are given, everything below the root is permitted. Opens these directories at the start. Raises
+    UsageError if a directory does not exist, or if another user may rename the directory or one above it. With a root
+    of containers, a permitted directory may be missing on the host."""
 
     def __init__(self, root: Path, directories: Sequence[str] = (), container_root: Path | None = None) -> None:
         self._trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), may_act_for_others())
@@ -538,8 +554,9 @@ class Fence:
     def opened(
         self, directory: str, container: str = "", on_created: OnCreated | None = None
     ) -> Iterator[tuple[int, Path]]:
-        """Opens a permitted directory; yields its descriptor and path.
-        Creates missing ones if `on_created` is given."""
+        """Opens a permitted directory and yields its descriptor and path.
+
+        If `on_created` is given, missing directories are created."""
         parts = plain_parts(directory)
         with contextlib.ExitStack() as held:
             anchors, trust = self._anchors(held, container, parts, on_created)
@@ -571,9 +588,9 @@ class Fence:
 
     @contextlib.contextmanager
     def reopened(self, path: Path) -> Iterator[int]:
-        """Opens a directory again by the path that `opened` gave, even if it is no longer permitted.
+        """Opens a directory again by the path that `opened` gave, even if the directory is no longer permitted.
 
-        Raises RefusedPath or OSError if it no longer exists."""
+        Raises RefusedPath or OSError if the directory no longer exists."""
         with contextlib.ExitStack() as held:
             anchor = self.root
             if self._containers and self._containers.path in path.parents:
@@ -595,7 +612,7 @@ class Fence:
             return read_passwd(walk.descriptor)
 
     def remove(self, file: HiddenFile) -> None:
-        """Deletes a hidden file. Does nothing if its directory is gone or was replaced by a symlink."""
+        """Deletes a hidden file. Does nothing if the directory of the file is gone or was replaced by a symlink."""
         with contextlib.suppress(RefusedPath, FileNotFoundError), self.reopened(file.path.parent) as directory:
             if file.secret:
                 remove_hidden(directory, file)
@@ -605,7 +622,9 @@ class Fence:
     def _anchors(
         self, held: contextlib.ExitStack, container: str, wanted: tuple[str, ...], on_created: OnCreated | None
     ) -> tuple[list[Anchor], Trust]:
-        """Returns the open root and permitted directories; those of a container are opened again for each delivery."""
+        """Returns the open root with the open permitted directories, and the users who are trusted there.
+
+        The directories of a container are opened again for each delivery."""
         if not container:
             return [self.root, *self._allowed], self._trust
         root = self._container(held, container)
@@ -654,7 +673,7 @@ class Fence:
             return Anchor(walk.path, _keep(opened, os.dup(walk.descriptor)))
 
     def _require_unmoved(self, anchors: Sequence[Anchor], walk: _Walk, parts: tuple[str, ...]) -> None:
-        """Raises DirectoryMoved if the root, or a permitted directory on the way, is no longer at its path."""
+        """Raises DirectoryMoved if the root or a permitted directory on the way was moved or replaced."""
         if anchors[0] is not self.root:
             # A container's directories were opened just now, so they cannot have moved.
             return
@@ -673,9 +692,10 @@ def _moved(anchor: Anchor) -> DirectoryMoved:
 
 
 def require_private(option: str, directory: Path, *, create: bool = False) -> None:
-    """Raises UsageError if another user may write into the directory, or rename it or one above it.
+    """Raises UsageError if another user may write into the directory, or may rename it or a directory above it.
 
-    `create`: creates the directory if it does not exist. Otherwise only the directories above it are checked then."""
+    Without the right to act for other users, nothing is checked. If the directory is missing, only the directories
+    above it are checked; with `create`, the directory is then created and checked too."""
     trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), may_act_for_others())
     if not trust.enforced:
         return
@@ -696,9 +716,10 @@ def require_private(option: str, directory: Path, *, create: bool = False) -> No
 
 
 def read_trusted(path: Path, most_bytes: int) -> bytes:
-    """Returns the content of a file that no other user could have changed; raises RefusedPath if one could.
+    """Returns the content of a file, at most `most_bytes`. Raises RefusedPath if an untrusted user could have changed
+    it.
 
-    That includes replacing the file, and changing a symlink on its path."""
+    A user who could replace the file, or change a symlink on its path, could have changed the content."""
     trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), enforced=True)
     with contextlib.ExitStack() as opened:
         top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))
@@ -726,7 +747,7 @@ def _keep(opened: contextlib.ExitStack, descriptor: int) -> int:
 
 @contextlib.contextmanager
 def _named(option: str, value: object) -> Iterator[None]:
-    """Turns errors into a UsageError that names the command-line option."""
+    """Turns a RefusedPath or an OSError of the block into a UsageError that names the command-line option."""
     try:
         yield
     except RefusedPath as error:
@@ -764,7 +785,7 @@ def new_hidden(directory: Path) -> HiddenFile:
 
 @contextlib.contextmanager
 def _private(above: int, name: str) -> Iterator[int]:
-    """Opens the agent's own directory of this name; raises FileNotFoundError if there is none."""
+    """Opens the directory of this name, if it is the agent's own. Otherwise raises FileNotFoundError."""
     try:
         descriptor = os.open(name, DIRECTORY, dir_fd=above)
     except NotADirectoryError as error:
@@ -807,8 +828,9 @@ def _drop_inherited(above: int, name: str) -> None:
 
 
 def link_hidden(above: int, hidden: HiddenFile, name: str) -> None:
-    """Creates a hidden directory, and in it a hard link to the file `name`.
-    A crash leaves no file under another name."""
+    """Creates a hidden directory that contains a hard link to the file `name`.
+
+    The link has a hidden place from the start, so a crash leaves no visible second name of the file."""
     os.mkdir(hidden.path.name, PRIVATE, dir_fd=above)
     _drop_inherited(above, hidden.path.name)
     with _private(above, hidden.path.name) as directory:
@@ -840,7 +862,9 @@ def _opened_hidden(above: int, hidden: HiddenFile, flags: int = 0) -> Iterator[P
 
 
 def remove_hidden(above: int, hidden: HiddenFile) -> None:
-    """Deletes a hidden file, if it is still there, and its directory, unless a user has moved the directory away."""
+    """Deletes a hidden file and its hidden directory.
+
+    Does not fail if the file is gone, or if a user has moved the directory away."""
     with contextlib.suppress(FileNotFoundError):
         with _private(above, hidden.path.name) as directory, contextlib.suppress(FileNotFoundError):
             remove_below(directory, hidden.secret)
@@ -850,8 +874,8 @@ def remove_hidden(above: int, hidden: HiddenFile) -> None:
 def remove_below(above: int, name: str, users: Sequence[int] = (), depth: int = 0) -> None:
     """Deletes a file, or a directory with its content, without following symlinks.
 
-    `users`: delete only what belongs to them, because the owner of a directory may have moved files of others into
-    it."""
+    `users`: raises OSError for a file or directory of anybody else. The owner of a directory may have moved files of
+    others into it."""
     found = os.stat(name, dir_fd=above, follow_symlinks=False)
     if (users and found.st_uid not in users) or depth > DEEPEST_REMOVED:
         raise OSError(errno.EPERM, "something of another user is in it, or it is too deep", name)
@@ -916,7 +940,8 @@ class Place:
     def is_done(self, signature: str, size: int | None, mode: int | None) -> bool:
         """Returns whether the file already has the right content, owner and mode.
 
-        A file of another owner or mode is never changed in place: its former owner may have it open for writing."""
+        A file of another owner or mode is replaced, not changed in place. Its former owner may have it open for
+        writing."""
         with self.existing() as file:
             if file is None:
                 return False
@@ -929,7 +954,9 @@ class Place:
             return True
 
     def copy_existing(self, part: BinaryIO, signature: str, size: int | None) -> bool:
-        """Copies the file that is in place to the part file, if it has the right content; returns whether it did."""
+        """Copies the file that is in place to the part file, if that file has the right content.
+
+        Returns whether the part file now has the content."""
         with self.existing() as file:
             if file is None or size is None or not has_content(file, signature, size):
                 return False
@@ -937,9 +964,10 @@ class Place:
 
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
-        """Opens the file that is in place; yields None if there is none, or if it is not a regular file with one name.
+        """Opens the file that is in place. Yields None if there is no regular file that can be opened.
 
-        A file with several hard links is refused: with one, a user could make the agent give away another file."""
+        Also yields None for a file with several hard links. With a hard link to another user's file, a user could make
+        the agent give that file away."""
         try:
             descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
         except OSError:
@@ -954,7 +982,7 @@ class Place:
             yield file
 
     def changed_at(self) -> float:
-        """When the existing file was last changed, by this host's clock; 0 if there is none."""
+        """Returns when the file in place was last changed (Unix time, by this host's clock); 0 if there is no file."""
         try:
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False).st_mtime
         except FileNotFoundError:
@@ -988,9 +1016,10 @@ class Place:
             )
 
     def _mode(self, wanted: int | None) -> int:
-        """Returns the mode for the new file: the requested one, else that of the file it replaces.
+        """Returns the mode for the new file: the requested mode, else the mode of the file that it replaces, else the
+        default.
 
-        New content must not be readable by more users than the old one."""
+        The new content must not be readable by more users than the old content was."""
         if wanted is not None:
             return wanted
         try:
@@ -1014,7 +1043,7 @@ def has_content(
 ) -> bool:
     """Returns whether the file has this SHA-256 and size.
 
-    Reads at most `size` bytes: the file's owner cannot delay the check with a sparse file or with one that grows."""
+    Reads at most `size` bytes, so that the file's owner cannot delay the check with a sparse file or a growing file."""
     descriptor = file.fileno()
     if size is None or os.fstat(descriptor).st_size != size:
         return False
@@ -1067,14 +1096,16 @@ def open_place(fence: Fence, directory: str, name: str, owner: Owner, container:
 
 @dataclass(frozen=True)
 class PathOrder:
-    """Decides whether content may replace a file: only if the journal has no newer content for the path.
+    """Decides whether content may replace a file. It may if the journal has no newer content for the path.
 
     The caller must hold the lock of the path."""
 
     journal: Journal
 
     def require_newest(self, transfer: Transfer, place: Place) -> Applied | None:
-        """Returns the content that was applied last. Raises Superseded if it is newer, or may be."""
+        """Returns the content that was applied last; None if the journal has none.
+
+        Raises Superseded if the last applied content is newer than this transfer's, or may be newer."""
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         if applied and sequence is not None and applied.sequence > sequence:
             raise superseded(applied)
@@ -1082,7 +1113,7 @@ class PathOrder:
         return applied
 
     def require_known(self, transfer: Transfer, place: Place, applied: Applied | None) -> None:
-        """Raises Superseded if the journal was lost and the file was changed after this content was requested."""
+        """Raises Superseded if the journal was lost, and the file was changed after the transfer was requested."""
         sequence = transfer.get("sequence")
         if applied is not None or sequence is None or sequence >= self.journal.lost_at * 1000:
             return
@@ -1095,7 +1126,7 @@ class PathOrder:
     def apply(self, transfer: Transfer, place: Place, previous: Applied | None, replace: Callable[[], None]) -> None:
         """Records the content in the journal, then calls `replace`.
 
-        In this order: after a crash between the two, older content must still be refused."""
+        The journal comes first, so that older content is refused even after a crash between the two steps."""
         sequence = transfer.get("sequence")
         if sequence is None:
             replace()
@@ -1146,10 +1177,10 @@ class Partials:
     def opened(
         self, place: Place, salt: Sequence[str], cancelled: Callable[[], bool] = lambda: False, patience: float = 120.0
     ) -> Iterator[Part]:
-        """Opens the part file for this content and path, with the bytes that an earlier transfer left.
+        """Opens the part file for this content and path. It has the bytes that an earlier transfer left.
 
-        Meanwhile `sweep` does not delete it. If another transfer uses the same part file, waits; raises Stalled after
-        `patience` seconds."""
+        While the block runs, `sweep` does not delete the part file. If another transfer uses the part file, waits for
+        that transfer, and raises Stalled after `patience` seconds."""
         content = place.path / hashlib.sha256("/".join((place.name, *salt)).encode()).hexdigest()[:24]
         give_up_at = time.monotonic() + patience
 

@@ -45,8 +45,9 @@ TRUSTED_AFTER_SECONDS = 3600.0
 class Push:
     """Holds the agent's WebSocket, over which the API announces new and cancelled transfers.
 
-    `trigger_poll` is called for each notification and each new connection, `on_ended` with the id of a transfer that
-    is cancelled. The host's inventory is part of the connection request: a message of its own would cost more."""
+    `trigger_poll` is called for each notification and each new connection. `on_ended` is called with the id of each
+    transfer that is cancelled. The host's inventory is part of the connection request, because a separate message would
+    cost more."""
 
     def __init__(
         self,
@@ -134,9 +135,9 @@ class Push:
                 self._trigger_poll(within, again=not message.get("repeat"))
 
     def _test_connection(self, socket: Socket) -> None:
-        """Tests a new connection with a ping, because a proxy may open it but pass no messages.
+        """Tests a new connection with a ping, because a proxy may open the connection but pass no messages.
 
-        A host that relied on such a connection would poll every few hours and get no notification."""
+        With such a connection, a host would poll only every few hours and would get no notification."""
         if self._trusted:
             return
         socket.ping()
@@ -172,7 +173,7 @@ def key_of(item: Transfer | TransferResult) -> Key:
 def is_truncated(items: Iterable[Transfer]) -> bool:
     """Returns whether the API may have more transfers than it listed.
 
-    It limits transfers to download and staged transfers separately."""
+    The API has one limit for transfers to download and another one for staged transfers."""
     staged = [bool(item.get("staged_at")) for item in items]
     return staged.count(False) >= LIST_LIMIT or staged.count(True) >= STAGED_LIST_LIMIT
 
@@ -205,12 +206,13 @@ class Inbox:
     def accept_poll(
         self, items: Iterable[Transfer], has_result: Callable[[Key], bool], *, asked_at: float = math.inf
     ) -> tuple[list[Transfer], list[TransferResult]]:
-        """Adds the transfers that a poll listed. Returns the new ones, oldest first, and results to report again.
+        """Adds the transfers that a poll listed. Returns (the new transfers, oldest first; the results to report
+        again).
 
-        The API seems to have lost the result of a finished transfer that it still lists, unless it accepted the result
-        while it made the list. `asked_at`: when the poll began, by the monotonic clock.
+        If the API still lists a finished transfer, it seems to have lost the result. The result must be reported again,
+        unless the API accepted it while it made the list. `asked_at`: when the poll began, by the monotonic clock.
 
-        `has_result` is True for a transfer whose result is in the journal and only has to be reported."""
+        `has_result` returns True for a transfer whose result is in the journal and only has to be reported."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
@@ -244,7 +246,7 @@ class Inbox:
                 self._missed[key] += 1
 
     def mark_staged(self, result: TransferResult) -> None:
-        """Marks a transfer as downloaded and staged. `result` reports that to the API."""
+        """Marks a transfer as downloaded and staged. `result` is the report that tells the API so."""
         key = key_of(result)
         with self._changed:
             self._urls.setdefault(key, "")
@@ -293,7 +295,9 @@ class Inbox:
             return self._urls[key]
 
     def wait_for_new_url(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
-        """Waits until a poll brings a new URL. Raises Cancelled; or Stalled, after `wait` seconds."""
+        """Waits until a poll brings a new URL, and returns that URL.
+
+        Raises Cancelled if the transfer is cancelled or the agent stops, and Stalled after `wait` seconds."""
         self._trigger_poll()
         deadline = time.monotonic() + wait
         with self._changed:
@@ -311,9 +315,10 @@ class Inbox:
             self._progress[key] = percent
 
     def unreported(self, after: float = 0.0) -> list[TransferResult]:
-        """Staged files, and progress of transfers that are older than `after` seconds, that were not reported yet.
+        """Returns the reports that the API does not have yet: staged files, and the progress of transfers.
 
-        A younger one may be over before the next report: its result is enough then."""
+        The progress of a transfer is reported once the transfer is older than `after` seconds. A younger transfer may
+        be over before the next report, and then its result is enough."""
         with self._changed:
             young = time.monotonic() - after
             progress = [
@@ -353,7 +358,7 @@ class Inbox:
                 self._accepted.pop(self._done.popitem(last=False)[0], None)
 
     def mark_accepted(self, results: Iterable[TransferResult]) -> None:
-        """The API has accepted the results of these transfers."""
+        """Notes that the API has accepted the results of these transfers."""
         with self._changed:
             self._accepted |= {key: time.monotonic() for result in results if (key := key_of(result)) in self._done}
 
@@ -448,8 +453,9 @@ class Reporter:
         return self._journal.pending_count() + self.unsaved()
 
     def drain(self, deadline: float) -> bool:
-        """Sends the remaining results, then ends the thread.
-        Returns False if some are left, which stay in the journal."""
+        """Sends the remaining results until the deadline, then ends the thread.
+
+        Returns False if some results are left. They stay in the journal."""
         self._flush.set()
         while self._has_unreported() and time.monotonic() < deadline:
             self._wake.set()
@@ -491,7 +497,9 @@ class Reporter:
             self._inbox.mark_reported(some)
 
     def _has_unreported(self) -> bool:
-        """Returns whether there are results to report; True if the journal cannot be read, as it may have some."""
+        """Returns whether there are results to report.
+
+        Returns True if the journal cannot be read, because it may have some."""
         try:
             return bool(self.unreported())
         except JournalError:

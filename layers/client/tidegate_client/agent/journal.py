@@ -66,9 +66,10 @@ class Applied(NamedTuple):
 
 
 class HiddenFile(NamedTuple):
-    """A file that is not in place yet, in a hidden directory of its own. Only the agent knows its name, `secret`.
+    """A file that is not in place yet. It has a hidden directory of its own, `path`, and a name, `secret`.
 
-    Without a `secret` it is a part file of version 1.0, itself at `path`."""
+    Only the agent knows the name. If `secret` is empty, this is a part file of version 1.0, and `path` is the file
+    itself."""
 
     path: Path
     secret: str
@@ -77,8 +78,8 @@ class HiddenFile(NamedTuple):
 class TreeRow(NamedTuple):
     """An archive of a release that was unpacked to `path`, for the release's `directory`.
 
-    `hidden`: where it is until it is moved to `path`. `signature` is empty once somebody has changed the tree. `uid`:
-    the owner of its files."""
+    `hidden`: where the tree is until it is moved to `path`. `signature` is empty once somebody has changed the tree.
+    `uid`: the owner of the tree's files."""
 
     path: Path
     directory: Path
@@ -93,7 +94,9 @@ class _Damaged(sqlite3.DatabaseError):
 
 class Journal:
     """The agent's SQLite journal.
-    A commit is on disk; after a crash within a transaction, the earlier state is found."""
+
+    A commit returns when its data is on disk. After a crash within a transaction, the journal is as it was before that
+    transaction."""
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,7 +135,9 @@ class Journal:
         return connection
 
     def _replace_unreadable(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
-        """Renames an unreadable journal, for example after a disk error, and starts a new one that records the time."""
+        """Renames an unreadable journal, for example after a disk error, and starts a new journal.
+
+        The new journal records the time of the loss."""
         renamed = self._file.with_name(f"{self._file.name}.unreadable-{int(self._now())}")
         log.error(
             "the journal cannot be read: it is renamed to %s, and a new one is used; unreported results are lost: %s",
@@ -146,9 +151,9 @@ class Journal:
         return connection
 
     def begin_process(self) -> str:
-        """Returns a new random id for this process, followed by a space and the previous process's id if there was one.
+        """Returns a new random id for this process. If there was an earlier process, a space and its id follow.
 
-        A restarted agent names its predecessor, so that the API does not take it for a second host."""
+        A restarted agent names its predecessor, so that the API does not take the agent for a second host."""
         instance = secrets.token_hex(8)
         rows = self._read("SELECT instance FROM process")
         # On a full disk the next process names an older one, and counts as new.
@@ -178,7 +183,8 @@ class Journal:
             connection.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
 
     def stage(self, key: Key, body: str, path: Path) -> None:
-        """Records a staged file. It stops being a part file: no transfer resumes it, and no sweep deletes it."""
+        """Records a staged file, which is then no longer a part file: no transfer resumes it, and no sweep deletes
+        it."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
             connection.execute("DELETE FROM hidden_files WHERE path = ?", (os.fspath(path),))
@@ -195,7 +201,8 @@ class Journal:
         return Applied(*rows[0]) if rows else None
 
     def apply(self, path: Path, applied: Applied | None) -> None:
-        """Records the newest content of a path. Call it before the rename: after a crash, older content is refused."""
+        """Records the newest content of a path. Call it before the rename, so that older content is refused after a
+        crash."""
         with self._writing() as connection:
             connection.execute("DELETE FROM applied WHERE path = ?", (os.fspath(path),))
             if applied:
@@ -218,7 +225,7 @@ class Journal:
             connection.execute("DELETE FROM releases WHERE name = ?", (name,))
 
     def keep(self, directory: Path, signature: str, hidden: HiddenFile) -> None:
-        """Records content of a release that is kept beside its path. It stops being a part file."""
+        """Records content of a release that is kept beside its path. The kept file is then no longer a part file."""
         row = (os.fspath(directory), signature, os.fspath(hidden.path), hidden.secret)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", row)
@@ -243,7 +250,8 @@ class Journal:
         ]
 
     def keep_tree(self, row: TreeRow, entries: bytes) -> None:
-        """Records an unpacked tree, or its new `entries`. It stops being a part file."""
+        """Records an unpacked tree, or the new `entries` of a recorded tree. The tree then no longer counts as a part
+        file."""
         hidden = os.fspath(row.hidden.path)
         values = (
             os.fspath(row.path),
@@ -280,7 +288,8 @@ class Journal:
             connection.execute("DELETE FROM trees WHERE path = ?", (os.fspath(row.path),))
 
     def part_opened(self, part: HiddenFile, content: Path) -> None:
-        """Records a part file. `content` identifies target path and content, by which the next transfer finds it."""
+        """Records a part file. The next transfer finds it by `content`, which identifies the target path and the
+        content."""
         row = (os.fspath(part.path), self._now(), os.fspath(content), part.secret)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO hidden_files VALUES (?, ?, ?, ?)", row)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grant:
-    """The permits of one more project that the agent serves (`--also`). It may do nothing that is not listed here.
+    """The permits of one more project that the agent serves (`--also`). The project may do only what is listed here.
 
     `limit_rate` applies to this project's downloads, in addition to the host's own limit."""
 
@@ -30,7 +30,7 @@ class Grant:
 class AgentOptions:
     """The options of one agent.
 
-    `patience`: a download that receives no byte for so many seconds is postponed, and its worker takes another
+    `patience`: after this many seconds without a byte, a download is postponed and its worker takes another
     transfer."""
 
     agent_id: str

@@ -63,7 +63,7 @@ class StagedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Staged:
-    """A transfer whose file is staged. `figures`: those of its download, which are reported with the result."""
+    """A transfer whose file is staged. `figures`: the figures of the download, which are reported with the result."""
 
     transfer: Transfer
     file: StagedFile
@@ -71,7 +71,8 @@ class Staged:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError or TypeError for an unreadable time, which would otherwise stop the switcher later."""
+        """Raises ValueError or TypeError if a time cannot be read. Otherwise that time would stop the switcher
+        later."""
         _ = self.activate_at, self.activate_until
 
     @property
@@ -84,7 +85,9 @@ class Staged:
 
     @property
     def activate_until(self) -> float:
-        """When the Job ends. Without that time, the API must confirm any switch after `activate_at`."""
+        """When the Job ends (Unix time); `activate_at` if the transfer does not say when.
+
+        If it does not say when, the API must confirm every switch after `activate_at`."""
         until = self.transfer.get("activate_until")
         return moment(until).timestamp() if until else self.activate_at
 
@@ -102,7 +105,7 @@ class Staged:
 
 
 def activation_of(transfer: Transfer) -> float | None:
-    """Returns when the file is to be put in place (Unix time); None: as soon as it is downloaded."""
+    """Returns when the file is to be put in place (Unix time); None if that is as soon as it is downloaded."""
     at = transfer.get("activate_at")
     return moment(at).timestamp() if at else None
 
@@ -117,10 +120,12 @@ class Action(Enum):
 def next_action(staged: Staged, now: float, *, cancelled: bool, listed_at: float | None, known_since: float) -> Action:
     """Decides what to do with a staged file now: wait, ask the API, put it in place, or remove it.
 
-    `listed_at`: when a poll of this process last listed it. `known_since`: when this process staged or loaded it. A
-    running agent switches by its own clock, even if it cannot reach the API. A restarted one first waits for a while
-    for the API's confirmation, because the Job may have been cancelled. After the Job's end, a file is put in place
-    only if the API still lists the transfer."""
+    `listed_at`: when a poll of this process last listed the transfer; None if no poll did. `known_since`: when this
+    process staged or loaded the file.
+
+    A running agent switches by its own clock, even if it cannot reach the API. A restarted agent first waits for a
+    while for the API's confirmation, because the Job may have been cancelled. After the Job's end, a file is put in
+    place only if the API still lists the transfer."""
     if cancelled:
         return Action.REMOVE
     if now < staged.activate_at:
@@ -160,7 +165,9 @@ def staged_result(staged: Staged) -> TransferResult:
 
 def figures_of(moved: int, start: float, seconds: float) -> dict[str, Any]:
     """Returns size, speed and times of a transfer.
-    The end is computed by the monotonic clock, as the wall clock may jump."""
+
+    The end is the start plus the measured `seconds`. It is not read from the wall clock, because that clock may
+    jump."""
     speed = int(moved / max(seconds, 0.001))
     return {"size": moved, "speed": speed, "start_time": iso(start), "end_time": iso(start + seconds)}
 
@@ -225,8 +232,9 @@ class _Entry:
 
 
 def _order(entry: _Entry) -> tuple[float, int]:
-    """Sorts by time.
-    Of two contents for the same moment, the newer is first, so that the older is never put in place."""
+    """Returns the sort key of a staged file: the time first.
+
+    Of two contents for the same moment, the newer comes first. So the older one is never put in place."""
     return entry.staged.activate_at, -(entry.staged.transfer.get("sequence") or 0)
 
 
