@@ -38,8 +38,8 @@ else:
 def lost_connections() -> Iterator[None]:
     """Turns the AttributeError of a lost TLS connection in Python 3.9 and 3.10 into ConnectionResetError.
 
-    There, a TLS transport drops its socket before it notifies its protocol; its methods fail with AttributeError
-    meanwhile."""
+    In these versions, a TLS transport drops its socket before it notifies its protocol. Between these two moments, the
+    methods of the transport fail with AttributeError."""
     try:
         yield
     except AttributeError as error:

@@ -96,8 +96,8 @@ def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) ->
 def further_login(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
     """Returns the address and key of an additional project that an agent serves (`--also`).
 
-    They are in TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else in the stored login of that profile. TIDEGATE_API_URL,
-    TIDEGATE_KEY and the like are ignored: they belong to the agent's first login."""
+    Both are in TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else in the stored login of that profile. TIDEGATE_API_URL,
+    TIDEGATE_KEY and the like are ignored, because they belong to the agent's first login."""
     if login := environ.get(further_login_variable(profile)):
         url, _, key = login.partition(" ")
         return Config(api_url=url, key=key)

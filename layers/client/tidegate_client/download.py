@@ -77,7 +77,7 @@ class ResumingDownload:
     def run(self, get_url: UrlSource) -> str:
         """Downloads the missing bytes and returns the SHA-256 of the whole file.
 
-        Raises Stalled after `patience` seconds without a byte, and Cancelled."""
+        Raises Stalled after `patience` seconds without a byte, and Cancelled if the download was cancelled."""
         url = get_url(None)
         progress_at, pauses = time.monotonic(), 0
         while self._size is None or self.offset < self._size:
@@ -171,7 +171,8 @@ class ResumingDownload:
 
 def fetch_verified(download: ResumingDownload, get_url: UrlSource, signature: str | None) -> None:
     """Downloads the file and checks its SHA-256.
-    If bytes of an earlier run were wrong, downloads all of it again, once."""
+
+    If the file already had bytes of an earlier run and the SHA-256 is wrong, downloads the whole file again, once."""
     if download.offset:
         with contextlib.suppress(ChecksumMismatch):
             return _run_checked(download, get_url, signature)
@@ -227,7 +228,9 @@ def download_to(
 
 
 def _locked(part: Path) -> BinaryIO | None:
-    """Opens and locks the part file; returns None if another process has locked it, or has just renamed it."""
+    """Opens and locks the part file.
+
+    Returns None if another process has locked the part file or has just renamed it, and always on Windows."""
     if sys.platform == "win32":
         return None
     file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")

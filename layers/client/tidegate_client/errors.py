@@ -102,8 +102,9 @@ class Conflict(ApiError):
 
 
 class AlreadyCreated(Conflict):
-    """409: a repeated call, whose first answer had a secret that is shown only once, or was lost.
-    `key_id`: the key that was created. The message names any other record."""
+    """409: this call was made before. The first answer was lost, or had a secret that is shown only once.
+
+    `key_id`: the key that was created; None if another kind of record was created, which the message names."""
 
     key_id: str | None = None
 

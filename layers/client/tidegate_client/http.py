@@ -61,7 +61,9 @@ class RoutingPool(urllib3.PoolManager):
 
 
 def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
-    """Returns a connection pool that uses `proxy` for every URL, else the proxies of the environment, else none."""
+    """Returns a connection pool. With `proxy`, the pool uses that proxy for every URL.
+
+    Without `proxy`, the pool uses the proxies that the environment names, or no proxy if it names none."""
     proxies = getproxies_environment()
     if proxy:
         proxies |= {"http": proxy, "https": proxy}
@@ -124,7 +126,9 @@ class BoundedRetry(Retry):
 
 
 def retry_policy(attempts: int, *, idempotent: bool, backoff: float) -> Retry:
-    """Returns the retries of one call. A call that is not idempotent is repeated only if the connect failed."""
+    """Returns the retries of one call.
+
+    A call that is not idempotent is repeated only if the connection could not be opened."""
     return BoundedRetry(
         total=attempts,
         redirect=0,
@@ -209,7 +213,7 @@ def checked_key(key: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Written:
-    """A decimal number of a JSON text, with the digits as they were written: a float would make 100.0 of 100.00."""
+    """A decimal number of a JSON text, with the digits as they were written. A float would turn 100.00 into 100.0."""
 
     text: str
 
@@ -286,7 +290,9 @@ class Http:
         return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
 
     def act(self, path: str, body: Mapping[str, Any] | None = None, *, idempotent: bool = False) -> Any:
-        """Sends a POST that changes a record. Unless it is `idempotent`, it is retried only if the connect failed."""
+        """Sends a POST that changes a record.
+
+        If the call is not `idempotent`, it is retried only if the connection could not be opened."""
         return self.call("POST", path, body=body or {}, idempotent=idempotent).json()
 
     def call(

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Union
 
 @dataclass
 class Backoff:
-    """Exponential back-off with jitter: hosts that lost the API together do not all return at the same moment.
+    """Exponential back-off with jitter, so that hosts that lost the API together do not all return at the same moment.
 
-    `least` is the smallest pause as a fraction of the current largest one."""
+    `least` is the smallest pause, as a fraction of the largest pause at this moment."""
 
     first: float = 0.5
     longest: float = 30.0
@@ -225,7 +225,8 @@ class JobLimits:
 
     def limit_for(self, job: str, bytes_a_second: int | None) -> RateLimit | None:
         """Returns the limit for a transfer of this Job: the host's, the Job's, or both combined.
-        None if there is none."""
+
+        Returns None if there is no limit."""
         if not bytes_a_second:
             return self._own
         with self._lock:

@@ -64,8 +64,9 @@ def _kinds_by_shape(record_id: str) -> list[str]:
 
 
 def find(client: Client, record_id: str) -> tuple[Reader, Record]:
-    """Returns a record and the function that reads it again.
-    Tries every kind if the form of the id does not show it."""
+    """Returns the function that reads a record, and the record.
+
+    If the form of the id does not show the kind of record, tries every kind."""
     likely = _kinds_by_shape(record_id)
     for kind in (*likely, *(other for other in READERS if other not in likely)):
         try:
@@ -76,7 +77,7 @@ def find(client: Client, record_id: str) -> tuple[Reader, Record]:
 
 
 def own_id(record: Record) -> str:
-    """Returns the record's own id: a Task also has the id of its Job, an export that of its request."""
+    """Returns the id of the record itself. A Task also has its Job's id, and an export also has its request's id."""
     return next((str(record[field]) for field in ID_FIELDS if record.get(field)), "")
 
 

@@ -139,7 +139,8 @@ class Smoke:
         return f"{PROJECT}, {state}, with two new keys"
 
     def quotas(self) -> str:
-        """Returns which projects have a quota without a limit. Never fails: an operator may have chosen that."""
+        """Returns which projects have a quota without a limit. Never fails, because an operator may have chosen no
+        limit."""
         unlimited, seen = [], 0
         for project in self.admin.projects.list():
             seen += 1

@@ -48,7 +48,7 @@ def upload(
 ) -> None:
     """Uploads the file with one PUT request.
 
-    A PUT cannot be resumed: it is sent again after a broken connection, a 5xx, or a 409 (another PUT at the same
+    A PUT cannot be resumed. It is sent again after a broken connection, a 5xx, or a 409 (another PUT at the same
     time)."""
     size = source.stat().st_size
     failure: Exception | None = None
@@ -290,7 +290,9 @@ def _put(
 
 
 class _AttemptBytes:
-    """The bytes that one attempt has sent. They are subtracted if it fails, so that the progress stays correct."""
+    """The bytes that one attempt has sent.
+
+    If the attempt fails, these bytes are subtracted, so that the progress stays correct."""
 
     def __init__(self, meter: _Meter) -> None:
         self._meter = meter

@@ -37,8 +37,9 @@ class SocketFailed(TidegateError):
 
 
 class MessageTooBig(SocketFailed):
-    """The WebSocket was closed with code 1009: a message was too large.
-    Callers should poll, as it would happen again."""
+    """The WebSocket was closed with code 1009, because a message was too large.
+
+    Callers should poll. A new WebSocket would be closed for the same reason."""
 
 
 class NoSocketLibrary(SocketFailed):
@@ -86,7 +87,7 @@ class Socket:
             raise SocketFailed(f"the WebSocket at {address} cannot be opened: {without_queries(error)}") from None
 
     def watch(self, record_ids: Sequence[str]) -> None:
-        """Subscribes to the changes of records. A record that has ended already is sent at once."""
+        """Subscribes to the changes of records. If a record has already ended, its state is sent at once."""
         for ids in split_by_frame_size(record_ids):
             self._send({"action": "watch", "task_ids": ids})
 
@@ -146,7 +147,9 @@ def split_by_frame_size(record_ids: Sequence[str]) -> list[list[str]]:
 
 
 def _proxy_options(proxy: str | None) -> dict[str, Any]:
-    """Returns websocket-client's proxy options. Without any, it reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
+    """Returns websocket-client's options for this proxy.
+
+    Without a proxy, returns no options; then websocket-client reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
     if not proxy:
         return {}
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
@@ -205,7 +208,9 @@ class Watch:
         yield from self._by_polling()
 
     def _first_record(self, record_id: str) -> Record:
-        """Returns the record the caller knows already, else reads it: a submit may have just created thousands."""
+        """Returns the record if the caller knows it already, else reads it.
+
+        A submit may have just created thousands of records, which need not be read again."""
         reader = reader_of(record_id)
         if reader and record_id in self._known:
             self._readers[record_id] = reader

@@ -37,9 +37,10 @@ def verify(
 ) -> str:
     """Checks a request's signature and age. Returns the message id, which is the same for repeated deliveries.
 
-    Raises `NotVerified` if the request is not from Tidegate. `secret`: that of your origin (`tidegate webhook secret
-    --origin https://…`), or the project's shared one. `body`: the bytes as received, before any parsing. `url`:
-    needed for requests without a body; the public URL of your server with the path and the query as received."""
+    Raises `NotVerified` if the request is not from Tidegate. `secret`: the secret of your origin (`tidegate webhook
+    secret --origin https://…`), or the project's shared secret. `body`: the bytes as received, before any parsing.
+    `url`: the public URL of your server, with the path and the query as received; needed only for requests without a
+    body."""
     given = {name.lower(): value for name, value in headers.items()}
     try:
         message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]

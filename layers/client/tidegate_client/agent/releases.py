@@ -147,7 +147,8 @@ def _as_user(name: str | None) -> dict[str, Any]:
 
 
 def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
-    """Runs a hook without a shell, arguments or input. All processes that it started are ended with it."""
+    """Runs a hook without a shell, arguments or input. When the hook ends, all processes that it started are ended
+    too."""
     clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **environment}
     # The operator of the host has named the program; the API only its name.
     process = subprocess.Popen(  # noqa: S603
@@ -215,10 +216,10 @@ def _ask_page(pool: urllib3.PoolManager, url: str, seconds: float, found: list[R
 
 @dataclass(frozen=True)
 class SwitchedFile:
-    """One file that a switch puts in place: its new content, and the hidden file with the replaced one, if there was
-    one.
+    """One file that a switch puts in place: its new content, and the hidden file that has the replaced one.
 
-    `link`, for a tree: the new and the previous target of its symlink; the previous is None if there was no symlink."""
+    `aside` is None if no file was replaced. `link`, for a tree: the new and the previous target of its symlink; the
+    previous target is None if there was no symlink."""
 
     file: GoalFile
     aside: tuple[str, str] | None = None
@@ -282,7 +283,7 @@ class State:
 
     @property
     def goes_back(self) -> bool:
-        """Whether a hook or check failed, and the replaced files are not all back yet."""
+        """Whether a hook or a check failed, and not all replaced files are back yet."""
         return self.state == "failed" and bool(self.soaking)
 
     def report(self) -> dict[str, Any] | None:
@@ -305,19 +306,21 @@ def _now() -> str:
 
 
 def _heals(state: State) -> bool:
-    """Returns whether changed files should be repaired: the goal asks for it, and its revision is in place.
+    """Returns whether changed files should be repaired.
 
-    A repair that failed is not tried again."""
+    They should be if the goal asks for repairs and its revision is in place. A repair that failed is not tried
+    again."""
     goal = state.goal
     is_here = goal is not None and (goal["revision"], "current") == (state.active, state.state)
     return bool(goal and goal["heal"] and state.drift and is_here)
 
 
 def goes_first(name: str, owners: Callable[[str], set[str]], is_ready: Callable[[str], bool]) -> bool:
-    """Returns whether a release may switch now: it does not have to wait for the `owners` of the paths that it takes.
+    """Returns whether a release may switch now, without waiting for the `owners` of the paths that it takes.
 
-    There are no owners, or each of them waits for it in turn, because they swapped paths while the host was down. Then
-    all of them must be ready: none is to lose its files before it gets its new ones."""
+    It may if no other release has these paths. It also may if each owner waits for it in turn, because the releases
+    swapped paths while the host was down. Then all of these releases must be ready, so that none loses its files before
+    it gets its new ones."""
 
     def waited_for(one: str) -> set[str]:
         found: set[str] = set()
@@ -332,7 +335,7 @@ def goes_first(name: str, owners: Callable[[str], set[str]], is_ready: Callable[
 
 
 def _said(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the reports without `checked_at`, whose change alone is not worth a call to the API."""
+    """Returns the reports without `checked_at`. A change of that time alone is not worth a call to the API."""
     return [{name: value for name, value in report.items() if name != "checked_at"} for report in reports]
 
 
@@ -399,7 +402,8 @@ class HostReleases:
 
     def told(self) -> str:
         """Returns a short hash of the last goals from the API.
-        Polls send it, so that the API notices outdated goals."""
+
+        Polls send this hash, so that the API notices outdated goals."""
         with self._lock:
             goals = sorted((state.goal for state in self._states.values() if state.goal), key=lambda goal: goal["name"])
         hashed = hashlib.sha256()
@@ -409,13 +413,16 @@ class HostReleases:
 
     @property
     def allows(self) -> str | None:
-        """The hooks and ports that releases may use. The API then refuses releases that need others."""
+        """The hooks and ports that releases may use, as the API gets them; "-" if there are none.
+
+        The API refuses releases that need others. None if the text would be too long."""
         text = ",".join([*sorted(self.hooks), *(f":{port}" for port in sorted(self.check_ports))]) or "-"
         return text if len(text) <= 1000 else None
 
     def trigger(self, within: float = 0.0) -> None:
-        """Makes the loop ask the API within so many seconds, at random.
-        The API sends a longer time to thousands of hosts."""
+        """Makes the loop ask the API, at a random moment within this number of seconds.
+
+        When the API notifies thousands of hosts, it sends a longer time."""
         if within <= 0:
             self._wake.set()
             return
@@ -424,13 +431,14 @@ class HostReleases:
         later.start()
 
     def owner_of(self, file: Path, besides: str = "") -> str | None:
-        """Returns the release that put this file in place; None if there is none, or it is the release `besides`."""
+        """Returns the release that has this file; None if no release other than `besides` has it."""
         return next(iter(self._owners_of(file, besides)), None)
 
     def _owners_of(self, file: Path, besides: str) -> list[str]:
-        """Returns the releases that put this file in place, or that soak and would go back to it.
+        """Returns the releases other than `besides` that put this file in place, or that would put it back.
 
-        A release that was made to leave its own path does not wait for one that soaks."""
+        A release that still soaks would put the file back if it failed. If another release has taken a path of
+        `besides`, releases that only soak are left out: `besides` does not wait for them."""
         with self._lock:
             states = list(self._states.values())
         was_taken = any(one.get("left") for state in states if state.name == besides for one in state.files)
@@ -455,12 +463,14 @@ class HostReleases:
             return file | {"at": os.fspath(place.path / _name_of(file))}
 
     def coming(self, transfer: Transfer, seconds: float = LONGEST_TRANSFER) -> None:
-        """Notes that a transfer has begun: for `seconds`, its content is not requested again."""
+        """Notes that a transfer has begun. For `seconds`, the content of the transfer is not requested again."""
         if transfer.get("release"):
             self._coming[transfer["signature"]] = time.monotonic() + seconds
 
     def delivered(self, transfer: Transfer, error: Exception | None = None) -> None:
-        """Notes that a transfer of a release has ended: its content is on the host, or `error` says why not."""
+        """Notes that a transfer of a release has ended.
+
+        The content is then on the host; if it is not, `error` says why."""
         self._coming.pop(transfer["signature"], None)
         if error is not None:
             self._not_delivered[transfer.get("release") or "", transfer["signature"]] = (code_of(error), str(error))
@@ -631,7 +641,8 @@ class HostReleases:
         self._finish(self._save(replace(state, begun=plan, begun_goal=goal)), goal)
 
     def _require_allowed(self, goal: Goal) -> None:
-        """Raises Refused if the host's operator did not allow the hook or the check. Nothing is changed before this."""
+        """Raises Refused if the host's operator did not allow the hook or the check. Called before anything is
+        changed."""
         health = goal.get("health") or {}
         for name in filter(None, (goal.get("hook"), health.get("hook"))):
             if name not in self.hooks:
@@ -642,7 +653,8 @@ class HostReleases:
                 raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
 
     def _require_paths(self, goal: Goal) -> None:
-        """Raises Refused if another release has one of the paths, and is to keep it or could not leave it."""
+        """Raises Refused if another release has one of the paths, and either is to keep this path or could not leave
+        it."""
         for file in goal["files"]:
             path = Path(self._with_path(file)["at"])
             for owner in self._owners_of(path, goal["name"]):
@@ -654,14 +666,14 @@ class HostReleases:
                     raise Refused(f"the release {owner} still has {where} here: its revision {state.active} failed")
 
     def _owners(self, name: str) -> set[str]:
-        """Returns the other releases that have paths which this one is to take."""
+        """Returns the other releases that have paths which this release is to take."""
         goal, found = self._states[name].goal, set[str]()
         for file in goal["files"] if goal else ():
             found |= {*self._owners_of(Path(self._with_path(file)["at"]), name)}
         return found
 
     def _is_ready(self, name: str) -> bool:
-        """Returns whether the release could be switched now, apart from paths that other releases have."""
+        """Returns whether the release could be switched now. Does not consider paths that other releases have."""
         state = self._states[name]
         goal = state.goal
         if goal is None or goal["hold"] or goal["revision"] <= state.active:
@@ -673,7 +685,10 @@ class HostReleases:
             return False
 
     def _mark_left(self, taker: str, files: Sequence[GoalFile], *, taken: bool) -> None:
-        """Records in the other releases which of their paths the taker has. If it goes back, it has only `files`."""
+        """Records in the other releases which of their paths the release `taker` has.
+
+        If `taken`, it has taken the paths of `files`. If not, it goes back, and then it has only the paths of
+        `files`."""
 
         def marked(one: GoalFile) -> GoalFile:
             if taken and any(self._takes(one, Path(file["at"])) for file in files):
@@ -696,7 +711,9 @@ class HostReleases:
         return False
 
     def _has(self, file: GoalFile, revision: int) -> bool:
-        """Returns whether the host has the content of a file, kept or in place. Unpacks it if it is an archive."""
+        """Returns whether the host has the content of a file, kept or in place.
+
+        An archive must be unpacked; if it is here and not unpacked yet, this unpacks it."""
         with self._place(file) as place:
             if not file.get("unpack"):
                 return self.delivery.has_content_of(place, file["signature"], file["size"])
@@ -726,8 +743,9 @@ class HostReleases:
         return not changes
 
     def _unpack(self, file: GoalFile, place: Place, beside: Place, revision: int) -> bool:
-        """Unpacks an archive, then deletes it.
-        Returns False if it is not here; raises Refused if it cannot be unpacked."""
+        """Unpacks an archive, then deletes the archive.
+
+        Returns False if the archive is not on this host. Raises Refused if it cannot be unpacked."""
         journal = self.delivery.journal
         kept = journal.kept_file(place.path, file["signature"])
         if kept is None:
@@ -755,7 +773,7 @@ class HostReleases:
         return True
 
     def _point(self, place: Place, target: str | None) -> None:
-        """Makes the symlink `current` lead to `target`; None removes it."""
+        """Makes the symlink `current` lead to `target`. If `target` is None, removes the symlink."""
         if leads_to(place) == target:
             return
         hidden = new_hidden(place.path)
@@ -790,7 +808,9 @@ class HostReleases:
     # --- the switch
 
     def _plan(self, goal: Goal) -> tuple[SwitchedFile, ...]:
-        """Returns the files to put in place, with those that they replace. Raises Refused if one cannot be replaced."""
+        """Returns the files to put in place, each with the file that it replaces.
+
+        Raises Refused if a file cannot be put in place."""
         plan = []
         for file in goal["files"]:
             with self._place(file) as place:
@@ -873,9 +893,11 @@ class HostReleases:
             self._prune()
 
     def _put(self, one: SwitchedFile, *, needed_again: bool) -> None:
-        """Puts one file in place and keeps the replaced one under its hidden name. Does nothing if it is there already.
+        """Puts one file in place and keeps the replaced one under its hidden name. Does nothing if the new file is
+        there.
 
-        `needed_again`: another file of the same directory has the same content."""
+        `needed_again`: another file of the same directory has the same content, so a copy of the kept content is
+        used."""
         file = one.file
         if one.link is not None:
             with self._place(file) as place:
@@ -893,7 +915,7 @@ class HostReleases:
                 self._put_copy(place, file, mode)
 
     def _put_kept(self, place: Place, file: GoalFile, mode: int | None) -> bool:
-        """Puts the kept content in place; returns False if the host has not kept it, or somebody changed it."""
+        """Puts the kept content in place. Returns False if no content is kept, or if somebody could have changed it."""
         kept = self.delivery.journal.kept_file(place.path, file["signature"])
         if kept is None:
             return False
@@ -911,7 +933,8 @@ class HostReleases:
         return True
 
     def _put_copy(self, place: Place, file: GoalFile, mode: int | None) -> None:
-        """Puts a copy of the content in place, made of the existing file or of the kept content."""
+        """Puts a copy of the content in place. The copy is made from the file in place, or else from the kept
+        content."""
         kept = self.delivery.journal.kept_file(place.path, file["signature"])
         with self.delivery.partials.opened(place, ("release", file["signature"])) as fresh:
             try:
@@ -930,7 +953,7 @@ class HostReleases:
 
     @staticmethod
     def _set_aside(place: Place, hidden: HiddenFile) -> None:
-        """Gives the file in place a second, hidden name, under which it survives when it is replaced."""
+        """Gives the file in place a second, hidden name, so that the file survives its replacement."""
         with open_hidden(place.directory, hidden) as before:
             if before is not None:
                 return
@@ -1093,7 +1116,7 @@ class HostReleases:
         return state
 
     def _settled(self, state: State) -> State:
-        """Returns the state in which the replaced files have become kept content."""
+        """Turns the replaced files into kept content. Returns the state of the release after that."""
         self._keep_asides(state.soaking)
         former = state.former
         if state.before and state.placed_before != state.active:
@@ -1146,7 +1169,7 @@ class HostReleases:
                     self.trigger()
 
     def _drift_of(self, file: GoalFile, now: list[int] | None) -> str:
-        """Says what has changed about a file; "" if only its times have."""
+        """Says what has changed about a file. Returns "" if only the times of the file have changed."""
         if now is None:
             return "removed, or in a directory that was replaced"
         before = file.get("stat")

@@ -98,7 +98,7 @@ def call_on_stop_signals(stop: Callable[[], None]) -> None:
     """Calls `stop` in another thread for each SIGTERM or SIGINT.
 
     A signal handler interrupts the main thread anywhere, even while that thread holds a lock, as within `Event.wait`.
-    So it must not need a lock itself; `SimpleQueue.put` does not."""
+    So the handler must not wait for a lock. It calls `SimpleQueue.put`, which needs none."""
     received: SimpleQueue[int] = SimpleQueue()
 
     def handle_signals() -> None:
@@ -145,7 +145,9 @@ class Health(TypedDict):
 
 
 def write_health(directory: Path, health: Health) -> bool:
-    """Replaces the health file atomically. Returns False if it cannot be written; readers notice by its age."""
+    """Replaces the health file atomically. Returns False if the file cannot be written.
+
+    Readers see from the age of the file that it is no longer written."""
     new = directory / f".{HEALTH_FILE}.new"
     try:
         new.write_text(json.dumps(health), encoding="utf-8")
@@ -183,10 +185,9 @@ def notify_systemd(state: str, address: str | None = None) -> None:
 
 
 def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
-    """Waits five to ten minutes if systemd started this process, before it ends and systemd starts it again.
+    """Waits five to ten minutes if systemd started this process. Afterwards the process ends, and systemd restarts it.
 
-    If an API refuses every key by mistake, hosts recover by themselves afterwards, without calling it every few
-    seconds."""
+    If an API refuses every key by mistake, hosts thus recover by themselves, without a call every few seconds."""
     if not os.environ.get("NOTIFY_SOCKET"):
         return
     notify_systemd("STATUS=the API refuses this host; next attempt in 5 to 10 minutes")
@@ -203,7 +204,7 @@ BIND_EVERY = 30.0
 
 
 class _Pages(ThreadingHTTPServer):
-    """An HTTP server for a few callers at a time; further connections are closed at once."""
+    """An HTTP server for a few callers at a time. Connections of further callers are closed at once."""
 
     daemon_threads = True
 
@@ -244,8 +245,8 @@ def local_pages(
 ) -> Iterator[None]:
     """Serves `/healthz` (200 or 503, with the reasons) and `/metrics` while the block runs.
 
-    If the port is in use, the agent works without these pages, `warnings` says so, and every half minute the port is
-    tried again."""
+    If the port is in use, the agent works without these pages, and `warnings` says so. The port is tried again every
+    half minute."""
     current = _cached(lambda: (health(), metrics()))
 
     class Pages(BaseHTTPRequestHandler):
@@ -305,7 +306,10 @@ T = TypeVar("T")
 
 
 def _cached(read: Callable[[], T], seconds: float = 0.2) -> Callable[[], T]:
-    """Returns a function that calls `read` at most once in `seconds`, in one thread at a time."""
+    """Returns a function that returns the last result of `read`. If that is older than `seconds`, it calls `read`
+    again.
+
+    Only one thread at a time calls `read`."""
     lock = threading.Lock()
     last: list[tuple[float, T]] = []
 
@@ -493,10 +497,10 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Service:
-    """The systemd service that runs the agent: its unit file, with no more permissions than it needs.
+    """The systemd service that runs the agent: its unit file, with no more permissions than the agent needs.
 
-    `writable`: the directories that it may write to; empty: the whole file system. `changes_user`: it runs hooks as
-    other users."""
+    `writable`: the directories that the agent may write to; if empty, the whole file system. `changes_user`: the agent
+    runs hooks as other users."""
 
     name: str
     agent_id: str

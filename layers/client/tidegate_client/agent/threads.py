@@ -16,7 +16,7 @@ log = logging.getLogger("tidegate.agent")
 
 
 class SupervisedThread:
-    """Runs `loop` in a thread until it returns. If it raises, it is called again after a pause."""
+    """Runs `loop` in a thread until `loop` returns. If `loop` raises an error, it is called again after a pause."""
 
     def __init__(self, name: str, loop: Callable[[], None], stopping: threading.Event) -> None:
         self.name = name
@@ -115,7 +115,9 @@ class PollTrigger:
         self._closed = False
 
     def trigger(self, within: float = 0.0, *, again: bool = True) -> None:
-        """Starts a poll within so many seconds, at random. `again`: two more polls if that one lists nothing new."""
+        """Starts a poll at a random moment within this number of seconds.
+
+        `again`: two more polls follow if that poll lists nothing new."""
         at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
             self._due = sorted({*self._due, at})[:16]
@@ -126,8 +128,8 @@ class PollTrigger:
     def found_new(self, *, slow: bool = False) -> None:
         """Cancels the follow-up polls, because a poll has listed something new.
 
-        If that poll was `slow`, polls that were triggered meanwhile are cancelled too, to spare an overloaded API: it
-        notifies this host again of transfers that have not started."""
+        If that poll was `slow`, also cancels the polls that were triggered meanwhile, to spare an overloaded API. The
+        API notifies this host again of transfers that have not started."""
         with self._changed:
             self._follow_ups = []
             if slow:

@@ -1,8 +1,8 @@
-"""Archives of releases, unpacked to `releases/<number>`; the symlink `current` beside that leads to the active one.
+"""Archives of releases. Each is unpacked to `releases/<number>`; a symlink `current` leads to the active tree.
 
-An archive may be malicious: it is unpacked within limits, into a directory that nobody else can enter, and no symlink
-is followed. Afterwards the tree belongs to the release's user, who can change it at any moment. So its content is
-read again before it is used again."""
+An archive may be malicious. So it is unpacked within limits, into a directory that nobody else can enter, and no
+symlink is followed. Afterwards the tree belongs to the release's user, who can change it at any moment. So its content
+is read again before it is used again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RefusedArchive(Exception):
 class Entry:
     """A file, directory or symlink of a tree. `content`: the SHA-256 of a file, or the target of a symlink.
 
-    `seen`: what `stat` returned when the content was last verified; None: it has to be read."""
+    `seen`: what `stat` returned when the content was last verified; None if the content has to be read."""
 
     path: str
     kind: str
@@ -85,7 +85,7 @@ def from_blob(blob: bytes) -> list[Entry]:
 
 
 class _Forward(io.RawIOBase):
-    """A file that can only be read forwards, up to a total size, with a limit for each read."""
+    """A file that can only be read forwards. Both its total size and the size of each read are limited."""
 
     def __init__(self, file: BinaryIO, at_once: int, most: int) -> None:
         self._file, self._at_once, self._left, self._position = file, at_once, most, 0
@@ -112,7 +112,8 @@ class _Forward(io.RawIOBase):
 
 
 class _Found(NamedTuple):
-    """An entry of an archive. `open` returns its content; `link`: the target of a symlink or of a hard link."""
+    """An entry of an archive. `open` returns the entry's content; `link` is the target of a symlink or of a hard
+    link."""
 
     name: str
     kind: str
@@ -354,7 +355,9 @@ def _folder_mode(mode: int) -> int:
 
 
 def _require_inside(path: str, target: str, links: dict[str, str], most_steps: int = MOST_STEPS) -> int:
-    """Follows a symlink and returns the number of steps; raises RefusedArchive if it leads out of the tree."""
+    """Follows a symlink and returns the number of steps.
+
+    Raises RefusedArchive if the symlink leads out of the tree, or takes too many steps."""
     place, left, followed, steps = path.split("/")[:-1], [target], 0, 0
     while left:
         steps += 1
@@ -438,8 +441,9 @@ def unpack(archive: BinaryIO, kind: str, root: int, owner: Owner) -> list[Entry]
 
 
 def stage(place: Place, hidden: HiddenFile, archive: BinaryIO, kind: str) -> list[Entry]:
-    """Unpacks an archive into a hidden directory in `releases`, which `place` opened.
-    Deletes it again if that fails."""
+    """Unpacks an archive into a hidden directory in `releases`, the directory that `place` opened.
+
+    If that fails, deletes what was unpacked."""
     with create_hidden(place.directory, hidden) as part:
         os.unlink(hidden.secret, dir_fd=part.directory)
         os.mkdir(hidden.secret, 0o700, dir_fd=part.directory)
@@ -456,7 +460,7 @@ def stage(place: Place, hidden: HiddenFile, archive: BinaryIO, kind: str) -> lis
 
 
 def free_name(place: Place, number: int) -> str:
-    """Returns an unused name for the tree's directory: `7`, or `7-2` if there is a changed tree in `7`."""
+    """Returns an unused name for the tree's directory, such as `7`, or `7-2` if the name `7` is taken."""
     with os.scandir(place.directory) as entries:
         taken = {entry.name for entry in entries}
     names = [str(number), *(f"{number}-{again}" for again in range(2, 1000))]
@@ -480,7 +484,9 @@ def move_into_place(place: Place, row: TreeRow) -> bool:
 
 
 def leads_to(place: Place) -> str | None:
-    """Returns the target of the symlink `current`; None if there is none, "" if it is not a symlink."""
+    """Returns the target of the symlink `current`.
+
+    Returns None if there is nothing of this name, and "" if it is not a symlink."""
     try:
         return os.readlink(CURRENT, dir_fd=place.directory)
     except FileNotFoundError:
@@ -492,8 +498,9 @@ def leads_to(place: Place) -> str | None:
 
 
 def point(place: Place, target: str | None, hidden: HiddenFile) -> None:
-    """Makes the symlink `current` lead to `target`, atomically; None removes it.
-    `hidden`: where the new one is created."""
+    """Makes the symlink `current` lead to `target`, atomically. If `target` is None, removes the symlink.
+
+    `hidden`: where the new symlink is created before it gets its name."""
     if leads_to(place) == target:
         return
     if target is None:
@@ -532,8 +539,8 @@ def look(
 ) -> tuple[list[str], bool]:
     """Returns the changes that somebody made to a tree, and whether `entries` was updated.
 
-    Only files whose metadata changed are read; with `read_all`, every file. Additional names are not reported,
-    because programs write files beside their own."""
+    Reads only files whose metadata changed; with `read_all`, reads every file. Files that are not in `entries` are not
+    reported, because programs write files beside their own."""
     try:
         root = os.open(row.path.name, DIRECTORY, dir_fd=place.directory)
     except OSError:

@@ -213,7 +213,9 @@ def _statement(line: bytes) -> dict[str, Any]:
 
 
 def wheel_version(wheel: bytes) -> str:
-    """Returns the version in a wheel's metadata; raises NotSigned unless it is an agent that verifies signatures."""
+    """Returns the version in a wheel's metadata.
+
+    Raises NotSigned if this is not a wheel of the agent, or if its agent does not verify signatures."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             names = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
@@ -292,7 +294,9 @@ class Releases:
         return self._read_refused().get(signature)
 
     def switch(self, signature: str) -> None:
-        """Makes a downloaded release the current one, on trial. A crash leaves either the old or the new one."""
+        """Makes a downloaded release the current one, on trial.
+
+        After a crash, either the old or the new release is the current one."""
         with zipfile.ZipFile(self.file(signature)) as wheel:
             if "tidegate_client/__main__.py" not in wheel.namelist() or wheel.testzip() is not None:
                 raise NotARelease("it is not a wheel of tidegate-client")
@@ -302,7 +306,7 @@ class Releases:
         self._set_link(self._current, signature)
 
     def drop_unfit(self, installed: str) -> None:
-        """Returns to the installed package, unless the current release is newer than it and verifies signatures.
+        """Makes the installed package current again, unless the current release is newer and verifies signatures.
 
         Somebody may have installed a newer package since, with options that the release does not know."""
         signature = self.current()
@@ -329,7 +333,7 @@ class Releases:
         return signature if signature == self.current() else None
 
     def roll_back(self, why: str) -> None:
-        """Returns to the previous release, and refuses the one on trial from now on."""
+        """Makes the previous release current again. The release on trial is refused from now on."""
         if signature := self.on_trial():
             refused = self._read_refused() | {signature: why}
             self._write(self._refused, json.dumps(dict(list(refused.items())[-50:])).encode())
@@ -388,7 +392,9 @@ class Releases:
 
 
 def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
-    """Returns the environment variables for a process of this release; None: of the installed package."""
+    """Returns the environment variables for a process of this release.
+
+    If `signature` is None, returns those for a process of the installed package."""
     environment = {name: value for name, value in os.environ.items() if name not in (RELEASE, TRIAL)}
     before = [part for part in environment.pop("PYTHONPATH", "").split(os.pathsep) if part]
     parts = [part for part in before if Path(part).parent != releases.directory]
@@ -421,9 +427,9 @@ def run_trial(
     notify_alive: Callable[[], None],
     seconds: float = TRIAL_SECONDS,
 ) -> None:
-    """Runs the release as a child process until it has reached the API; rolls back if it does not.
+    """Runs the release as a child process until the child has reached the API. If it does not, rolls back.
 
-    `notify_alive` is called meanwhile, for systemd's watchdog. The child is stopped in any case."""
+    Meanwhile, `notify_alive` is called for systemd's watchdog. In the end, the child is stopped in any case."""
     # By default SIGTERM would end this process only, and the child would keep running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     child = subprocess.Popen(command_of(arguments), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603
@@ -456,7 +462,9 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
 def start_current_release(
     releases: Releases, arguments: Sequence[str], notify_alive: Callable[[], None], *, allow_downgrade: bool = False
 ) -> None:
-    """Replaces this process by the current release; returns if there is none. The installed package calls it first."""
+    """Replaces this process by the current release. The installed package calls this before it does anything else.
+
+    Returns if there is no current release, or if this process already runs a release."""
     if running_release() is not None or os.environ.get(TRIAL):
         return
     if not allow_downgrade:
@@ -468,7 +476,9 @@ def start_current_release(
 
 
 def replace_process(releases: Releases, signature: str | None, arguments: Sequence[str]) -> None:
-    """Replaces this process by that version, with the same process id; None: by the installed package."""
+    """Replaces this process by the release with this signature, under the same process id.
+
+    If `signature` is None, replaces the process by the installed package."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     command = command_of(arguments)
@@ -494,7 +504,8 @@ def release_keys(release_key: Path | None) -> tuple[Ed25519PublicKey, ...]:
 
 def make_self_update(options: AgentOptions, journal: Journal, restart: Callable[[], None]) -> SelfUpdate | None:
     """Returns the self-update of this agent; None without --self-update.
-    If it has no usable key, it refuses every release."""
+
+    If the host has no usable key, the self-update refuses every release."""
     if not options.self_update:
         return None
     keys: tuple[Ed25519PublicKey, ...] = ()
@@ -520,7 +531,9 @@ class SelfUpdate:
     allow_downgrade: bool = False
 
     def local_transfer(self, transfer: Transfer) -> Transfer | None:
-        """Returns the transfer, changed to put the release into the agent's own directory. None if it already runs."""
+        """Returns the transfer, changed to put the release into the agent's own directory.
+
+        Returns None if this release already runs."""
         if transfer.get("container_id"):
             raise RefusedPath("a new version of the agent can be sent to a host only, not to a container")
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
@@ -542,7 +555,7 @@ class SelfUpdate:
         return transfer | release | {"target_user": own_user, "swarm": None}  # type: ignore[return-value]
 
     def switch(self, transfer: Transfer) -> bool:
-        """Verifies the release, whose file is in place, switches to it and restarts.
+        """Verifies the release in the file that was put in place, switches to the release and restarts.
 
         Returns False, with nothing changed, if this version already runs."""
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
@@ -567,7 +580,9 @@ class SelfUpdate:
         return True
 
     def _is_newer(self, release: Release) -> bool:
-        """Returns False for the version that runs; raises UpdateFailed for a lower one, unless the host allows that."""
+        """Returns False if this version already runs, else True.
+
+        Raises UpdateFailed if the version is lower than the running one, unless the host allows a lower version."""
         running = version()
         if release.version == running:
             return False

@@ -140,7 +140,7 @@ def _drop_output() -> None:
 
 
 def _flush_output() -> None:
-    """Flushes stdout after --help; a closed pipe is no error there either."""
+    """Flushes stdout after --help. As elsewhere, a closed pipe is no error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -117,7 +117,7 @@ class Context:
 def common_options() -> argparse.ArgumentParser:
     """Returns a parser with the options that may be given before or after the subcommand.
 
-    They have no defaults: the subcommand's default would overwrite a value given before it."""
+    The options have no defaults. A default of the subcommand would overwrite a value that was given before it."""
     parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     parent.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
     parent.add_argument("--fields", metavar="A,B", help="print only these fields, as in status,progress.bytes")
@@ -130,11 +130,11 @@ def common_options() -> argparse.ArgumentParser:
 
 
 class Group:
-    """A command with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` returns the parser of
-    `put`.
+    """A command with subcommands.
 
-    `resource` returns the part of the client whose methods `call` and `pages` use; `key` is the name of the id of its
-    records. `old` is a former name of the command, which still works and is not in the help."""
+    `Group(subparsers, "file", "…").command("put", run, "…")` adds `tidegate file put` and returns its parser.
+    `resource` returns the part of the client whose methods `call` and `pages` use. `key` is the name of the id of that
+    part's records. `old` is a former name of the command. It still works, but the help does not show it."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Group:
             subparsers.choices[old] = parser
 
     def hide(self, name: str, parser: argparse.ArgumentParser) -> None:
-        """Adds a former name of a command, which still works and is not in the help."""
+        """Adds a former name of a command. The name still works, but the help does not show it."""
         self._inner.choices[name] = parser
 
     def group(self, name: str, help_text: str, key: str) -> Group:
@@ -173,10 +173,11 @@ class Group:
         /,
         **options: Mapping[str, Any],
     ) -> None:
-        """Adds a subcommand that calls a method with an id and prints the result, or that the record is deleted.
+        """Adds a subcommand that calls a method with an id and prints the result.
 
-        `key`: the name of the id, if not the group's; "" if there is none. `options`: arguments, passed on if they
-        are given."""
+        If the method returns None, the subcommand prints that the record is deleted. `key`: the name of the id; None:
+        the group's; "": the method takes no id. `options`: arguments of the method that are passed on if the user gives
+        them."""
         key = self._key if key is None else key
 
         def run(context: Context, args: argparse.Namespace) -> None:
@@ -199,7 +200,9 @@ class Group:
         /,
         **options: Mapping[str, Any],
     ) -> None:
-        """Adds a subcommand that prints the list that a method returns; `key`: the name of the id, if it needs one."""
+        """Adds a subcommand that prints the list that a method returns.
+
+        `key`: the name of the id that the method needs; "" if it needs none."""
 
         def run(context: Context, args: argparse.Namespace) -> None:
             ids = [getattr(args, key)] if key else []
@@ -249,7 +252,7 @@ def given(args: argparse.Namespace, *names: str) -> Mapping[str, Any]:
 
 
 def given_of(args: argparse.Namespace, shape: type) -> dict[str, Any]:
-    """Returns the options that were given for the fields of a request body, a TypedDict of `models`."""
+    """Returns the given options that are fields of a request body. `shape` is the TypedDict of the body in `models`."""
     return {name: value for name in shape.__annotations__ if (value := getattr(args, name, None)) is not None}
 
 

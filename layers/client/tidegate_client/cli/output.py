@@ -101,7 +101,7 @@ class Output:
         return {name: flat.get(name) for name in self._fields}
 
     def event(self, record: Mapping[str, Any], text: str) -> None:
-        """Prints one event of a stream: as a JSON line, or as `text`."""
+        """Prints one event of a stream: the record as a JSON line with --json, else `text`."""
         if self.as_json:
             self._json(record)
         else:
@@ -140,7 +140,7 @@ class Output:
     def _dumped(self, value: Any, indent: int | None = None) -> str:
         """Returns JSON that is safe on a terminal: control characters are escaped.
 
-        If stdout is not UTF-8, all characters outside ASCII are."""
+        If stdout is not UTF-8, all characters outside ASCII are escaped too."""
         encoding = (getattr(self.out, "encoding", None) or "utf-8").lower().replace("_", "-")
         text = json.dumps(value, ensure_ascii=encoding not in ("utf-8", "utf8"), indent=indent)
         return CONTROLS.sub(lambda one: one[0] if one[0] == "\n" else f"\\u{ord(one[0]):04x}", text)

@@ -37,9 +37,9 @@ def follow(
 
 
 class Overview:
-    """Shows the progress of several records: one line for each if the terminal has room, else the number in each state.
+    """Shows the progress of several records. Each failure gets a line of its own.
 
-    Each failure gets a line of its own."""
+    If the terminal has room, each record has a line. Otherwise, a summary shows the number of records in each state."""
 
     def __init__(self, output: Output, count: int) -> None:
         self._output = output

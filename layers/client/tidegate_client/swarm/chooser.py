@@ -15,9 +15,9 @@ from tidegate_client.swarm.wire import Layout, pieces_in
 class Ranks:
     """The order in which the hosts of a swarm may request a piece from S3. Each piece has a ranking of its own.
 
-    The base of piece p is shift + p * n / P; the rank of member i is (i - base) / stride mod n. Shift and stride
-    follow from the swarm's seed, so every host computes the same rankings, in which neighbours of the ring are far
-    apart."""
+    Let n be the number of members and P the number of pieces. The base of piece p is shift + p * n / P, and the rank of
+    member i is (i - base) / stride mod n. Shift and stride follow from the swarm's seed, so every host computes the
+    same rankings. In these rankings, neighbours of the ring are far apart."""
 
     def __init__(self, number: int, members: int, seed: int, pieces: int) -> None:
         self._number, self._members, self._pieces = number, members, pieces
@@ -32,7 +32,7 @@ class Ranks:
         return (self._number - base) * self._inverse % self._members
 
     def below(self, limit: int) -> list[tuple[int, int]]:
-        """Returns (rank, piece) of every piece for which this host's rank is below the limit, lowest rank first."""
+        """Returns (rank, piece) for each piece where this host's rank is below the limit, lowest rank first."""
         ranked = ((self.rank(piece), piece) for piece in range(self._pieces))
         return sorted(pair for pair in ranked if pair[0] < limit)
 
@@ -49,7 +49,8 @@ _RATE_SECONDS = 5.0
 class Pace:
     """Measures the rate at which this host receives bytes, and decides whether the host is late.
 
-    `limit`: the host's own limit in bytes a second. None: there is no limit, and the line's rate is measured at S3."""
+    `limit`: the host's own limit in bytes a second. If it is None, there is no limit, and the rate of the host's line
+    is learned from what S3 sends."""
 
     limit: float | None
     started: float
@@ -67,20 +68,21 @@ class Pace:
 
     @property
     def line(self) -> float | None:
-        """Bytes a second that this host can receive; None while that is unknown."""
+        """Bytes a second that this host can receive; None while this rate is unknown."""
         return self.limit or self._line or None
 
     def rate(self, now: float) -> float:
-        """Returns the bytes a second received in the last seconds, from all sources."""
+        """Returns the rate of the last few seconds: the bytes a second that were received from all sources."""
         while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
             self._recent_bytes -= self._arrivals.popleft()[1]
         return self._recent_bytes / max(0.5, min(_RATE_SECONDS, now - self.started))
 
     def is_late(self, now: float, *, whole: int, left: int, lasts: float) -> bool:
-        """Returns whether S3 alone would have finished long ago, or the Job's deadline will be missed at the current
-        rate.
+        """Returns whether the host is late.
 
-        `whole`: bytes of the file; `left`: bytes that are missing; `lasts`: seconds from the start to the deadline."""
+        It is late if S3 alone would have finished long ago. It is also late if, at the current rate, the Job's deadline
+        will be missed. `whole`: bytes of the file; `left`: bytes that are missing; `lasts`: seconds from the start to
+        the deadline."""
         elapsed = now - self.started
         line = self.line or LINE
         if elapsed > LATE_SECONDS + LATE_TIMES * whole / line:
@@ -95,7 +97,8 @@ class Pace:
 
 
 class Link(Enum):
-    """The connection to a neighbour: not tried yet, connected, refused (not started yet), or no answer."""
+    """The connection to a neighbour: not tried yet, connected, refused because the neighbour has not started, or no
+    answer."""
 
     NEW = "new"
     UP = "up"
@@ -129,7 +132,7 @@ class FellBack(Enum):
     """Why a host took pieces from S3 that neighbours should have sent; reported to the API.
 
     NO_PEERS: no neighbour listens. BAD_PIECES: neighbours were banned for wrong pieces. BROKEN: the swarm did not
-    deliver the file, for example without a valid list of pieces. The others are those of `Mode`."""
+    deliver the file, for example without a valid list of pieces. The other values mean the same as in `Mode`."""
 
     NONE = "none"
     LADDER = "ladder"
@@ -164,7 +167,10 @@ class Step:
 
 @dataclass
 class Neighbour:
-    """What this host knows of a neighbour. `have`: its complete pieces; `fetching`: those it is fetching from S3."""
+    """What this host knows of a neighbour.
+
+    `have`: the pieces that the neighbour has completely; `fetching`: the pieces that the neighbour is fetching from
+    S3."""
 
     near: bool = False
     link: Link = Link.NEW
@@ -225,7 +231,7 @@ class Flights:
         return list(found)
 
     def overdue(self, since: float) -> int:
-        """Returns the pieces that were requested from one neighbour only, before `since`, and have not arrived."""
+        """Returns the pieces that were requested before `since`, from one neighbour only, and have not arrived."""
         return sum(1 << piece for piece, source, began in self.single() if source != ORIGIN and began < since)
 
 
@@ -254,8 +260,9 @@ _MOST_STALLS, _MOST_BREAKS = 3, 8
 class Rules:
     """When a host may fetch a piece from S3.
 
-    A host of rank r may, if r < `ranks`, after r * `hold` seconds in which no neighbour offers a missing piece. After
-    `patience` seconds, any host may."""
+    Let r be the host's rank for the piece. If r < `ranks`, the host may fetch the piece when no neighbour has offered a
+    missing piece for r * `hold` seconds. If neighbours have sent nothing for `patience` seconds, more and more hosts
+    may fetch it."""
 
     ranks: int
     hold: float
@@ -392,7 +399,9 @@ class Chooser:
     # --- decisions
 
     def next(self, now: float) -> list[Step]:
-        """Returns the requests to start now. Each counts as under way until it has arrived, failed or was cancelled."""
+        """Returns the requests to start now.
+
+        Each request counts as under way until its piece has arrived, or until the request failed or was cancelled."""
         self._update_mode(now)
         steps: list[Step] = []
         while (missing := self._missing()) and self._in_flight(now) < self._most_flights():
@@ -409,13 +418,15 @@ class Chooser:
         return self.layout.everything & ~self.have & ~self._flights.pieces
 
     def _in_flight(self, now: float) -> int:
-        """Returns the number of requests under way, without most overdue ones: slow peers must not block the others."""
+        """Returns the number of requests under way.
+
+        Most overdue requests are not counted, so that slow peers do not block the others."""
         began = self._flights.began()
         slow = max(self._patience(), 4 * self._usual_seconds)
         return len(began) - min(self._most_flights(), sum(now - moment > slow for moment in began))
 
     def _patience(self) -> float:
-        """Returns the rules' patience, or more if the line needs longer for the pieces under way."""
+        """Returns the rules' patience, or a longer time if the line needs it for the pieces that are under way."""
         if self._pace.line is None:
             return self.rules.patience
         return max(self.rules.patience, 2 * self._most_flights() * self.layout.piece_size / self._pace.line)
@@ -495,7 +506,8 @@ class Chooser:
         return dict.fromkeys([*self._own_turn(missing, now), *self._ladder(missing, now)])
 
     def _own_turn(self, missing: int, now: float) -> Iterable[int]:
-        """Yields the pieces that it is this host's turn, by rank, to fetch from S3, and that no neighbour has."""
+        """Yields pieces to fetch from S3: by its rank it is this host's turn, and no neighbour has or fetches the
+        piece."""
         if now - self.started < FIRST_ROUND_SECONDS and any(n.link is Link.NEW for n in self.neighbours):
             return
         offered, coming = self._trusted_announcements(now)
@@ -511,10 +523,10 @@ class Chooser:
                 yield piece
 
     def _trusted_announcements(self, now: float) -> tuple[int, int]:
-        """Returns the pieces that neighbours have, and those that they are fetching from S3.
+        """Returns (the pieces that neighbours have, the pieces that neighbours are fetching from S3).
 
-        Neighbours that stalled do not count; after a while without bytes, nor do those that never sent a right piece.
-        """
+        Neighbours that stalled are left out. If neighbours have sent no bytes for a while, those that never sent a
+        right piece are left out too."""
         offered = coming = 0
         trusts_all = now - max(self.last_peer_piece, self._peer_bytes_at) < TRUST_SECONDS
         for n in self.neighbours:
@@ -526,7 +538,7 @@ class Chooser:
     def _ladder(self, missing: int, now: float) -> Iterable[int]:
         """Returns the pieces to fetch from S3 because neighbours have sent none for too long.
 
-        There are more of them every second."""
+        The number of these pieces grows every second."""
         stuck = now - self.last_peer_piece - self._patience()
         if stuck <= 0:
             return ()
@@ -542,7 +554,7 @@ class Chooser:
         return (piece for _, piece in found)
 
     def _end_game(self, now: float) -> list[Step]:
-        """Requests overdue pieces from a second neighbour, once everything missing is under way."""
+        """Requests overdue pieces from a second neighbour. Called when every missing piece is under way."""
         steps = []
         slow = self._pace.rate(now) / SLOW_FRACTION
         for piece, source, began in self._flights.single():

@@ -42,7 +42,7 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SwarmOptions:
-    """How a host takes part in swarms. Without `listen` it fetches from other hosts, but serves none.
+    """How a host takes part in swarms. Without `listen`, the host fetches from other hosts but serves none.
 
     `upload_rate`: bytes a second; None: no limit."""
 
@@ -56,7 +56,7 @@ class NoSwarm(Exception):
     """The file must be downloaded from S3 without the swarm. `why` is reported to the API."""
 
     def __init__(self, message: str = "", why: FellBack = FellBack.BROKEN, tried: SwarmFigures | None = None) -> None:
-        """`tried`: the figures of the swarm until it failed."""
+        """`tried`: the figures of the swarm until it failed; None if the swarm was not tried."""
         super().__init__(message)
         self._why = why
         self._tried = tried
@@ -158,10 +158,10 @@ class SwarmHost:
         limit: RateLimit | None = None,
         old: BinaryIO | None = None,
     ) -> Iterator[Participation]:
-        """Opens the session of a transfer. It is closed after the block, unless `seed` was called.
+        """Opens the session of a transfer. The session is closed after the block, unless `seed` was called.
 
-        `old`: an older version of the file, whose unchanged blocks are copied instead of fetched. Raises NoSwarm,
-        also from within the block, if the file must be downloaded without the swarm."""
+        `old`: an older version of the file; its unchanged blocks are copied instead of fetched. Raises NoSwarm, at the
+        start or within the block, if the file must be downloaded without the swarm."""
         # Only a swarm can use scattered pieces of a part file, so it continues even if no peer can be reached.
         terms = self._terms(transfer, even_alone=os.fstat(file.fileno()).st_size > 0)
         while not self._sessions.reserve(terms.id):
@@ -233,7 +233,9 @@ class SwarmHost:
             yield
 
     def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
-        """Waits for another delivery of this file on this host, and copies the file. False if that delivery failed."""
+        """Waits until another delivery on this host has this file, then copies the file.
+
+        Returns False if the other delivery failed."""
         session = self._sessions.wait_for_file(terms.id, cancelled)
         if session is None:
             return False
@@ -272,7 +274,8 @@ class SwarmHost:
 
     async def _seed(self, session: Session) -> bool:
         """Starts serving the session's file.
-        Returns False if the Job has ended: nothing would end the session later."""
+
+        If the Job has ended, returns False and serves nothing, because nothing would end the session later."""
         if session.lapsed:
             return False
         session.seed()
@@ -294,7 +297,7 @@ class SwarmHost:
             raise
 
     def _lapse(self, swarm_id: str, session: Session) -> None:
-        """Stops serving at the Job's deadline. If the delivery is still running, it closes the session itself."""
+        """Stops serving at the Job's deadline. A delivery that is still running closes the session itself."""
         session.lapsed = True
         if session.phase is Phase.SEEDING:
             self._end(swarm_id, session)
@@ -302,7 +305,7 @@ class SwarmHost:
             self._server.remove(swarm_id)
 
     def _look(self) -> None:
-        """Closes sessions whose file was changed, replaced or removed, which frees its disk space."""
+        """Closes sessions whose file was changed, replaced or removed. This frees the disk space of the file."""
         self._loop.call_later(LOOK_SECONDS, self._look)
         for swarm_id in self._sessions.ids():
             session = self._sessions.get(swarm_id)
@@ -346,7 +349,7 @@ class Participation:
                 self._host.reach.was_alone(len(self._session.terms.peers))
 
     def seed(self) -> None:
-        """Serves the file, which is in place now, to other hosts until the Job ends, if possible."""
+        """Serves the file to other hosts until the Job ends, if possible. Call it when the file is in place."""
         if self._session is None:
             return
         try:

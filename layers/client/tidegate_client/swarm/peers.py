@@ -36,7 +36,7 @@ class Origin:
     """Fetches pieces and lists from S3 with a presigned URL. All calls block, so they run in threads."""
 
     def __init__(self, pool: urllib3.PoolManager, get_url: UrlSource, download: RateLimit | None) -> None:
-        """`get_url` returns a presigned URL; called with a URL that S3 refused, it returns a new one."""
+        """`get_url` returns a presigned URL. If it is called with a URL that S3 refused, it returns a new one."""
         self._pool = pool
         self._get_url = get_url
         self._download = download
@@ -144,26 +144,28 @@ class Reach:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other host answered in the last swarm: for an hour, no further attempt is made."""
+        """Whether no other host answered in the last swarm. For an hour after that, no further attempt is made."""
         return time.monotonic() < self._alone_until
 
     @property
     def is_reached(self) -> bool:
         """False if no other host connected to this one in its last two swarms.
-        Forgotten after an hour: firewalls change."""
+
+        After an hour this counts as unknown again (True), because firewalls change."""
         if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
             self._unreached = 0
         return self._unreached < _UNREACHED_SWARMS
 
     def was_alone(self, peers: int) -> None:
-        """Records that none of so many peers answered."""
+        """Notes that none of the peers answered. `peers` is the number of peers; if it is small, nothing is noted."""
         if peers >= _FEWEST_TO_BE_ALONE:
             log.warning("none of %d peers could be reached: for an hour this host downloads from S3 only", peers)
             self._alone_until = time.monotonic() + ALONE_SECONDS
 
     def swarm_ended(self, *, reached: bool, met_anyone: bool) -> None:
-        """Records the end of a swarm. `reached`: a peer connected to this host.
-        `met_anyone`: this host connected to a peer."""
+        """Notes the end of a swarm.
+
+        `reached`: a peer connected to this host. `met_anyone`: this host connected to a peer."""
         if reached:
             self._unreached = 0
         elif met_anyone:
@@ -189,7 +191,7 @@ class Unreachable(Exception):
 
 
 class NotStarted(Exception):
-    """The peer refused or closed the connection at once: it does not take part in this swarm, or not yet."""
+    """The peer refused the connection or closed it at once, because it does not (yet) take part in this swarm."""
 
 
 class PeerStalled(Exception):
@@ -275,7 +277,9 @@ class Peer:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Lends an idle connection or a new one. It is kept for the next request, unless this one fails."""
+        """Lends an idle connection or a new one.
+
+        After the block, the connection is kept for the next request, unless the block raised an error."""
         connection = self._open_idle() or await self.connect()
         try:
             yield connection
@@ -285,7 +289,9 @@ class Peer:
         self._idle.append(connection)
 
     def _open_idle(self) -> Connection | None:
-        """Returns an idle connection that the peer has not closed; peers close them after 30 s without a request."""
+        """Returns an idle connection that the peer has not closed; None if there is none.
+
+        Peers close a connection after 30 s without a request."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -297,7 +303,9 @@ class Peer:
         return await connection.ask(self._base + path, self._header)
 
     async def get_piece(self, connection: Connection, piece: int, length: int, offset: int | None) -> int:
-        """Requests a piece, or `length` bytes of it from `offset`. Returns 200 if the bytes follow, else 404 or 429."""
+        """Requests a piece, or `length` bytes of it from `offset` on.
+
+        Returns 200 if the bytes follow, else the peer's refusal: 404 or 429."""
         ranged = "" if offset is None else f"Range: bytes={offset}-{offset + length - 1}\r\n"
         status, announced = await connection.ask(f"{self._base}piece/{piece}", self._header, ranged)
         if status in (404, 429) and not announced:
@@ -371,9 +379,9 @@ _LONGEST_PAUSE = 8.0
 
 
 class SharedList:
-    """A list that describes the file, of its pieces or blocks, which hosts get from each other or from S3.
+    """The list of a file's pieces, or the list of its blocks. Hosts get such a list from each other or from S3.
 
-    `name`: its path on a peer's port. `optional`: the delivery can continue without it."""
+    `name`: the path of the list on a peer's port. `optional`: the delivery can continue without the list."""
 
     def __init__(self, name: str, length: int, sha256: str, *, optional: bool = False) -> None:
         self.name = name
@@ -388,7 +396,9 @@ class SharedList:
         return not self._over.is_set()
 
     async def wait(self, seconds: float) -> bool:
-        """Returns True once the search has ended, whether the list was found or not; False after `seconds`."""
+        """Waits until the search has ended, for at most `seconds`. Returns False if it has not ended by then.
+
+        Returns True if the search has ended, whether the list was found or not."""
         try:
             async with timeout(seconds):
                 await self._over.wait()
@@ -415,8 +425,8 @@ class SharedList:
     async def find(self, rank: int, fetch: Callable[[], Awaitable[bytes]]) -> None:
         """Fetches the list from S3, unless a neighbour sends it first. Hosts of low rank start first.
 
-        While S3 is down, a list that is not optional is retried until the session gives up: without it the swarm
-        would end, and the pieces in the part file would be lost."""
+        While S3 is down, a list that is not optional is requested again and again, until the session gives up. Without
+        such a list, the swarm would end, and the pieces in the part file would be lost."""
         await asyncio.sleep(0.3 if rank < 2 else 0.3 + min(3.0, 0.5 + 0.02 * rank))
         attempts = 0
         while self.is_wanted:
@@ -442,7 +452,7 @@ _ASK_AGAIN = 0.5
 
 
 class Links:
-    """Connections to all neighbours, over which they announce their pieces and are asked for missing lists."""
+    """Connections to all neighbours. Over them, neighbours announce their pieces and are asked for missing lists."""
 
     def __init__(
         self, peers: Sequence[Peer], layout: Layout, chooser: Chooser, lists: Sequence[SharedList], wake: asyncio.Event
@@ -458,7 +468,8 @@ class Links:
     async def follow(self, place: int) -> None:
         """Reads a neighbour's announcements until cancelled.
 
-        One that refuses the connection is tried again every second, one that does not answer less and less often."""
+        If the neighbour refuses the connection, tries again every second. If the neighbour does not answer, tries less
+        and less often."""
         silence = _RETRY_SILENT
         while True:
             pause = _RETRY_REFUSED * random.uniform(0.7, 1.3)  # noqa: S311

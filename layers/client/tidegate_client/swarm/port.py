@@ -51,7 +51,9 @@ class Identity:
 
 
 def client_context() -> ssl.SSLContext:
-    """Returns a TLS context that verifies no certificate: callers compare it with the pin before they send."""
+    """Returns a TLS context that verifies no certificate.
+
+    Callers compare the certificate with the pin before they send anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -139,7 +141,9 @@ class NoSlot(Exception):
 
 
 class Slots:
-    """The upload slots of a host, shared by all its swarms. Near peers come first, then first come, first served."""
+    """The upload slots of a host, shared by all its swarms.
+
+    Near peers are served first. Among peers that are equally near, the one that has waited longest is served first."""
 
     def __init__(self, uploads: int = UPLOADS, waiting: int = WAITING, seconds: float = SLOT_SECONDS) -> None:
         self._free = uploads
@@ -151,7 +155,9 @@ class Slots:
 
     @asynccontextmanager
     async def hold(self, caller: str, *, near: bool) -> AsyncIterator[None]:
-        """Holds an upload slot. Raises NoSlot if none is free soon, or if the caller already uses its share."""
+        """Holds an upload slot while the block runs.
+
+        Raises NoSlot if no slot becomes free soon, or if the caller already uses its share of the slots."""
         if self._held[caller] >= UPLOADS_A_PEER:
             raise NoSlot
         self._held[caller] += 1
@@ -253,8 +259,10 @@ class Caller:
         self._agent_id: str | None = None
 
     def identify(self, agent_id: str) -> None:
-        """Records which agent is calling.
-        Raises Refused if it has too many connections, or was another agent before."""
+        """Notes which agent is calling.
+
+        Raises Refused if this agent has too many connections, or if another agent was named on this connection
+        before."""
         if self._agent_id == agent_id:
             return
         if self._agent_id is not None:
@@ -296,13 +304,16 @@ def frame_bytes(layout: Layout) -> int:
 
 
 def read_frame(frame: bytes, layout: Layout) -> tuple[int, int]:
-    """Returns the pieces that the sender has, and those that it is fetching from S3."""
+    """Returns (the pieces that the sender has, the pieces that the sender is fetching from S3)."""
     middle = _VERSION_BYTES + layout.bitmap_bytes
     return int.from_bytes(frame[_VERSION_BYTES:middle], "little"), int.from_bytes(frame[middle:], "little")
 
 
 class News:
-    """Announces this host's pieces to the peers that follow it. `state` returns the two sets of pieces of a frame."""
+    """Announces this host's pieces to the peers that follow it.
+
+    `state` returns two sets of pieces, as in `read_frame`: those that the host has, and those that it fetches from
+    S3."""
 
     def __init__(self, layout: Layout, state: Callable[[], tuple[int, int]]) -> None:
         self._layout = layout
@@ -343,7 +354,9 @@ class News:
         self._timer = loop.call_later(after, self._send)
 
     def _send(self) -> None:
-        """Sends a frame to each follower but those whose buffer is full: every frame has the complete state."""
+        """Sends a frame to each follower. A follower whose buffer is full is left out.
+
+        That does no harm, because every frame has the complete state."""
         self._timer = None
         frame = self._frame()
         for writer in self._followers:
@@ -363,7 +376,7 @@ _RANGE = re.compile(rb"\r\nRange: bytes=(\d{1,10})-(\d{1,10})\r\n", re.IGNORECAS
 
 
 class Served(Protocol):
-    """One swarm as the port sees it. The session implements it, and fakes in tests."""
+    """One swarm as the port sees it. Sessions implement this protocol; so do the fakes of tests."""
 
     accept: bytes
 
@@ -441,7 +454,7 @@ class PeerServer:
         slots: Slots,
         upload: RateLimit | None,
     ) -> None:
-        """`context` creates the TLS context with the host's certificate; None: the host serves nothing."""
+        """`context` creates the TLS context with the host's certificate. If it is None, the host serves nothing."""
         self._addresses = addresses
         self._context = context
         self._slots = slots
@@ -461,7 +474,7 @@ class PeerServer:
         return self._addresses if self._sockets else []
 
     def bind(self) -> list[tuple[str, int]]:
-        """Binds the ports without listening. Returns the addresses; port 0 is replaced by the assigned port."""
+        """Binds the ports without listening. Returns the addresses, with the assigned port instead of port 0."""
         self._sockets = [_bound(address) for address in self._addresses]
         self._addresses = [bound.getsockname()[:2] for bound in self._sockets]
         return self._addresses
@@ -542,7 +555,8 @@ class PeerServer:
 
     def _ended(self, task: asyncio.Task[None], caller: Caller) -> None:
         """Counts the connection as closed.
-        A callback of the task, because a task cancelled before its start runs no `finally`."""
+
+        This is a callback of the task, because a task that is cancelled before its start runs no `finally`."""
         self._connections.discard(task)
         caller.leave()
 
@@ -672,7 +686,9 @@ def _status(code: int, length: int = 0) -> bytes:
 
 
 def _unsent(writer: asyncio.StreamWriter) -> int:
-    """Returns the bytes that are written but not sent yet. Raises ConnectionResetError if the connection is lost."""
+    """Returns the number of bytes that are written but not sent yet.
+
+    Raises ConnectionResetError if the connection is lost."""
     with lost_connections():
         return writer.transport.get_write_buffer_size()
 

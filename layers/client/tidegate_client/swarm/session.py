@@ -111,7 +111,8 @@ class Session:
         )
 
     def _block_list(self) -> SharedList | None:
-        """Returns the list of blocks to fetch; None if there is no suitable older version to copy blocks from."""
+        """Returns the block list that is to be fetched; None if there is no suitable older version to copy blocks
+        from."""
         layout, old = self.terms.layout, self._old
         if old is None or self.terms.blocks_sha256 is None or layout.piece_size % BLOCKS_A_PIECE:
             return None
@@ -283,7 +284,7 @@ class Session:
         return self.store.have if self.store else 0, fetching
 
     def use_complete(self, store: PieceStore) -> None:
-        """Serves a file that the host had already, so that nothing is fetched."""
+        """Serves a file that the host had already. Nothing is fetched."""
         self.store = store
         self._chooser.have = store.have
 
@@ -354,7 +355,9 @@ class Sessions:
             self._changed.notify_all()
 
     def remove(self, swarm_id: str, expected: Session | None = None) -> Session | None:
-        """Removes and returns the session; None if there is none, or another one than expected."""
+        """Removes the session of a swarm and returns it.
+
+        Returns None if there is no session, or if it is not the `expected` one. Then nothing is removed."""
         with self._changed:
             session = self._by_id.get(swarm_id)
             if session is None or (expected is not None and session is not expected):

@@ -58,7 +58,7 @@ class BlockList:
         return self.entries[at + ENTRY_BYTES - BLOCK_DIGEST_BYTES : at + ENTRY_BYTES]
 
     def probe(self, block: int) -> tuple[int, bytes] | None:
-        """Returns the probe's offset in the block, and its bytes; None if the block has none."""
+        """Returns (offset of the probe in the block, bytes of the probe); None if the block has no probe."""
         at = block * ENTRY_BYTES
         offset = int.from_bytes(self.entries[at : at + 4], "big")
         if offset == _NO_PROBE or offset + PROBE_BYTES > self.length(block):
@@ -85,7 +85,9 @@ def block_count(layout: Layout) -> int:
 
 
 class OldFile:
-    """An older version of a file, read by offset. Not memory-mapped: truncating the file then causes no SIGBUS."""
+    """An older version of a file, read by offset.
+
+    The file is not memory-mapped, so truncating it causes no SIGBUS."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -102,7 +104,9 @@ class OldFile:
 
 
 class BlockFinder:
-    """Finds blocks of a new file in an older version of it. `stop` is called before each block and may raise to end."""
+    """Finds blocks of a new file in an older version of the file.
+
+    `stop` is called before each block. It may raise an error to end the search."""
 
     def __init__(self, blocks: BlockList, old: OldFile, stop: Callable[[], None] = lambda: None) -> None:
         self._blocks = blocks
@@ -138,7 +142,9 @@ class BlockFinder:
         return content if self._blocks.is_right(block, content) else None
 
     def _before(self, block: int, missed: list[int]) -> Iterator[tuple[int, bytes]]:
-        """Yields missed blocks directly before the one just found, as long as they precede it in the old file too."""
+        """Yields the missed blocks directly before the block that was just found.
+
+        Ends at the first one that does not precede it in the old file too."""
         for earlier in reversed(missed):
             if earlier != block - 1 or (content := self._expected(earlier)) is None:
                 return
@@ -179,9 +185,10 @@ class BlockFinder:
 
 
 def _is_turn(missed: int) -> bool:
-    """Returns whether to search for this block of a run of missed ones: the first 8, then 8, 12, 16, 24, 32 and so on.
+    """Returns whether to search for a block after this number of missed blocks in a row.
 
-    So a long range of new content costs few searches."""
+    Searches after 0 to 7 missed blocks, then after 8, 12, 16, 24, 32 and so on. So a long range of new content costs
+    few searches."""
     low = missed & -missed
     return missed < 8 or missed in (low, 3 * low)
 
@@ -211,8 +218,8 @@ class Span(NamedTuple):
 class Sink:
     """Receives a piece, or its missing blocks, from one source, and verifies each range.
 
-    So a source of wrong bytes is identified even if others write to the same piece. A closed sink writes nothing
-    more, however late its source is."""
+    A source of wrong bytes is thus found even if other sources write to the same piece. A closed sink writes nothing
+    more, even if its source still sends bytes."""
 
     def __init__(self, store: PieceStore, piece: int, *, whole: bool = False) -> None:
         self._store = store
@@ -297,10 +304,10 @@ class PieceStore:
         return self._digests[piece * DIGEST_BYTES : (piece + 1) * DIGEST_BYTES]
 
     def load_existing(self, stop: Callable[[], None] = lambda: None) -> int:
-        """Finds the pieces that the file has already and allocates space for the rest. Returns the set of pieces.
+        """Finds the pieces that the file has already and allocates space for the rest. Returns the pieces found.
 
-        Raises OSError if the disk is too small, before anything is fetched. `stop` is called before each piece and
-        may raise: hashing a large part file takes minutes."""
+        Raises OSError if the disk is too small, before anything is fetched. `stop` is called before each piece and may
+        raise an error to give up, because hashing a large part file takes minutes."""
         size = os.fstat(self._file).st_size
         if size > self.layout.size:
             os.ftruncate(self._file, self.layout.size)
@@ -318,7 +325,7 @@ class PieceStore:
         return [Span(0, self.layout.length(piece), self.digest_of(piece))]
 
     def spans(self, piece: int) -> list[Span]:
-        """Returns the missing blocks of a piece; the whole piece if none of its blocks is here."""
+        """Returns the missing blocks of a piece. If no block of the piece is on disk, returns the whole piece."""
         blocks = self._blocks
         if blocks is None or not any(self._blocks_here >> block & 1 for block in blocks.blocks_of(piece)):
             return self.whole_piece(piece)
@@ -333,15 +340,16 @@ class PieceStore:
         return sum(span.length for span in self.spans(piece))
 
     def forget_blocks(self, piece: int) -> None:
-        """Makes the next attempt fetch the whole piece: its digest was wrong, though each fetched block was right."""
+        """Makes the next attempt fetch the whole piece.
+
+        Needed when the digest of the piece was wrong, though each fetched block was right."""
         if self._blocks is not None:
             self._blocks_here &= ~sum(1 << block for block in self._blocks.blocks_of(piece))
 
     def reuse(self, old: OldFile, blocks: BlockList, stop: Callable[[], None]) -> int:
-        """Copies the blocks of missing pieces that an older version of the file has. Returns the number of bytes
-        copied.
+        """Copies blocks of missing pieces from an older version of the file. Returns the number of bytes copied.
 
-        Pieces that become complete are verified. `stop` may raise to end the search."""
+        Pieces that become complete are verified. `stop` may raise an error to end the search."""
         self._blocks = blocks
 
         def wanted(block: int) -> bool:
@@ -388,7 +396,7 @@ class PieceStore:
         return hashed.digest() == self.digest_of(piece)
 
     def recheck(self) -> int:
-        """Hashes all pieces in `have` again. Removes those that are wrong now, and returns them."""
+        """Hashes all pieces in `have` again. Removes the pieces that are wrong now from `have`, and returns them."""
         lost = sum(
             1 << piece
             for piece in range(self.layout.count)
@@ -402,10 +410,10 @@ class PieceStore:
         return lost
 
     def hash_ahead(self) -> None:
-        """Extends the SHA-256 of the whole file up to its first missing piece. Returns at once if another thread does
-        so.
+        """Extends the SHA-256 of the whole file up to its first missing piece.
 
-        If threads waited for each other here, they could not write or serve pieces meanwhile."""
+        Returns at once if another thread is doing so. A thread that waited here could not write or serve pieces
+        meanwhile."""
         if self._hashing.acquire(blocking=False):
             try:
                 self._hash_next_pieces()
@@ -430,10 +438,10 @@ class PieceStore:
             self._hashed_pieces += 1
 
     def seal(self) -> None:
-        """Ends writing: from now on the file is served only while it does not change. Call it when it has its final
-        name.
+        """Ends writing. From now on, the file is served only while it does not change.
 
-        The file is opened again read-only, because the kernel refuses to execute a file that is open for writing."""
+        Call this when the file has its final name. The file is opened again read-only, because the kernel refuses to
+        execute a file that is open for writing."""
         with self._users:
             writable, self._file = self._file, os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(writable)

@@ -99,16 +99,16 @@ class Tools:
     on_bytes: Callable[[int], None] = lambda _count: None
 
     async def on_disk(self, call: Callable[..., T], *values: object) -> T:
-        """Runs a call that reads or writes files in a thread."""
+        """Runs a call in a thread. The call reads or writes files."""
         return await asyncio.get_running_loop().run_in_executor(self.disk, call, *values)
 
     async def on_network(self, call: Callable[..., T], *values: object) -> T:
-        """Runs a call to S3 in a thread."""
+        """Runs a call in a thread. The call uses S3."""
         return await asyncio.get_running_loop().run_in_executor(self.network, call, *values)
 
 
 class Tasks:
-    """The asyncio tasks of one session. Keeps the first unexpected error of any task, and then sets `wake`."""
+    """The asyncio tasks of one session. When a task fails unexpectedly, keeps the first such error and sets `wake`."""
 
     def __init__(self, wake: asyncio.Event) -> None:
         self._wake = wake
@@ -297,7 +297,7 @@ class Transfers:
     async def _finish(self, flight: _Flight) -> None:
         """Marks a piece as complete if the received bytes are right.
 
-        If two sources wrote it, or some of its blocks were copied, the piece on disk is verified too."""
+        If two sources wrote the piece, or some of its blocks were copied, the piece on disk is verified too."""
         store, step = self.store, flight.step
         assert store is not None
         if not flight.sink.is_right():
@@ -353,7 +353,7 @@ class Transfers:
             self._changed()
 
     def _abort_session(self, flight: _Flight, error: BaseException) -> None:
-        """Ends the session: the disk or S3 failed, and another source would not help."""
+        """Ends the session, because the disk or S3 failed and another source would not help."""
         self._fail(flight, Failure.BROKEN)
         self._tasks.fail(error)
 

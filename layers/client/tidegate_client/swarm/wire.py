@@ -70,7 +70,7 @@ _SHORTEST_ACCEPT_KEY = 16
 
 
 class BadTerms(ValueError):
-    """This agent cannot use the transfer's swarm block, so it downloads the file from S3."""
+    """This agent cannot use the terms of a swarm that the transfer has, so it downloads the file from S3."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,9 @@ class Terms:
 
 
 def read_terms(block: Mapping[str, Any], size: int) -> Terms:
-    """Parses the swarm block of a transfer of `size` bytes. Raises BadTerms if it cannot be used."""
+    """Reads the terms of a swarm from `block`, a part of a transfer. `size`: the size of the file.
+
+    Raises BadTerms if the terms cannot be used."""
     try:
         terms = Terms(
             id=str(block["id"]),
@@ -177,7 +179,9 @@ def authorization(caller: str, token: str) -> str:
 
 
 def caller_of(authorization: str, swarm_id: str, accept: bytes) -> str | None:
-    """Returns the agent id in an Authorization header; None unless its token is valid for this swarm and this host."""
+    """Returns the agent id in an Authorization header.
+
+    Returns None if the token in the header is not valid for this swarm and this host."""
     scheme, _, credentials = authorization.partition(" ")
     encoded_id, _, token = credentials.partition(".")
     if scheme != "Swarm" or not token:
@@ -207,9 +211,10 @@ class Ended(Exception):
 
 
 class Wire(asyncio.BufferedProtocol):
-    """The receive buffer of a connection to another host. TLS decrypts into it, and chunks go to disk without a copy.
+    """The receive buffer of a connection to another host.
 
-    A chunk that `borrow` returned must be given back before the next `borrow`, which reuses its part of the buffer."""
+    TLS decrypts into this buffer, and chunks go from it to disk without a copy. A chunk that `borrow` returned must be
+    given back before the next call of `borrow` or `more`, which may use its part of the buffer again."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES + _READ_BYTES))
@@ -278,7 +283,7 @@ class Wire(asyncio.BufferedProtocol):
         return found
 
     async def more(self) -> None:
-        """Waits until more bytes arrive. Raises Ended if none will."""
+        """Waits until more bytes arrive. Raises Ended if the connection has ended."""
         if self._ended:
             raise Ended
         self._make_room()
@@ -289,7 +294,7 @@ class Wire(asyncio.BufferedProtocol):
             self._waiter = None
 
     async def until(self, mark: bytes, most: int) -> bytes:
-        """Returns everything up to and including `mark`. Raises Ended if it is not within the next `most` bytes."""
+        """Returns everything up to and including `mark`. Raises Ended if `mark` is not within the next `most` bytes."""
         while True:
             found = bytes(self._buffer[self._start : min(self._end, self._start + most)])
             at = found.find(mark)
@@ -308,7 +313,7 @@ class Wire(asyncio.BufferedProtocol):
         return found
 
     def borrow(self, most: int) -> memoryview:
-        """Returns at most so many of the bytes that have arrived. They stay in the buffer until `give_back`."""
+        """Returns the bytes that have arrived, but not more than `most`. They stay in the buffer until `give_back`."""
         return self._buffer[self._start : min(self._end, self._start + most)]
 
     def give_back(self, length: int) -> None:
@@ -316,7 +321,9 @@ class Wire(asyncio.BufferedProtocol):
         self._make_room()
 
     def _make_room(self) -> None:
-        """Frees space, which may move the bytes in the buffer: call it only while no chunk is borrowed."""
+        """Frees space in the buffer.
+
+        Call it only while no chunk is borrowed, because it may move the bytes in the buffer."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._paused and self._start:

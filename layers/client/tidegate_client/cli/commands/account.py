@@ -191,9 +191,9 @@ def _api(context: Context, args: argparse.Namespace) -> None:
 
 
 def _check(client: Client) -> None:
-    """Raises an error if the key is unknown, or if the address is not that of the API.
+    """Raises an error if the key is unknown, or if the API is not at this address.
 
-    Any other answer of the API is accepted: a key need not have the scope to list files."""
+    Any other answer of the API is accepted, because a key need not have the scope to list files."""
     try:
         client.files.list(limit=1)
     except Unauthorized:

@@ -96,7 +96,8 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that may be given before or after the subcommand. None has a default here: see AgentOptions."""
+    """Adds the options that may be given before or after the subcommand. Their defaults are in AgentOptions, not
+    here."""
     add: Any = lambda *names, **more: parser.add_argument(*names, default=argparse.SUPPRESS, **more)  # noqa: E731
     add("--agent-id", help="the name of this host in Tidegate")
     add("--root", type=Path, help="all files are put below this directory")
@@ -206,7 +207,9 @@ def _check_rate(text: str) -> int:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Splits PROFILE=VALUE; the profile is "" if none is named. A directory may have a '=' in its name."""
+    """Splits PROFILE=VALUE. The profile is "" if the text names none.
+
+    The name of a directory may contain a '=': a text with a '/' before the '=' names no profile."""
     profile, equals, value = text.partition("=")
     return (profile, value) if equals and "/" not in profile else ("", text)
 
@@ -288,7 +291,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
 
 
 def _grants(given: dict[str, Any]) -> dict[str, Grant]:
-    """Returns the permits of each login of --also, and of the first login, whose name is ""."""
+    """Returns the permits by login: those of each login of --also, and under "" those of the first login."""
     from tidegate_client.agent.disk import Permits
     from tidegate_client.agent.options import Grant, no_permits
 
@@ -331,7 +334,7 @@ def _by_profile(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
-    """Returns the swarm options; None without --peer-listen and --site: the agent takes part in no swarm."""
+    """Returns the swarm options. Returns None if the agent takes part in no swarm: without --peer-listen and --site."""
     from tidegate_client.swarm.host import SwarmOptions
 
     listen = tuple(given.get("peer_listen") or ())
@@ -342,7 +345,9 @@ def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
 
 
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:
-    """Returns a state directory for this agent, API and root alone, so that no result is reported to another API."""
+    """Returns a state directory that is used only for this agent, this API and this root.
+
+    So no result is reported to another API."""
     identity = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
     return state_path() / "agents" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -421,7 +426,7 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
 
 
 def _refuse_to_replace_a_login(profile: str) -> None:
-    """Raises an error if the profile is a person's login: that key is shown once, and must not be overwritten."""
+    """Raises an error if the profile is a person's login. A person's key is shown once, and must not be overwritten."""
     try:
         login = further_login(profile)
         if not login.key:

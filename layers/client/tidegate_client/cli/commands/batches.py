@@ -162,7 +162,7 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
 
 
 def _add_pace_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a new batch that may also be changed while it runs."""
+    """Adds those options of a new batch that can also be changed while the batch runs."""
     parser.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
     parser.add_argument("--retries", type=int, metavar="N", help="retries of an item (default 5)")
     parser.add_argument("--retry-delay", type=float, metavar="SECONDS", help="pause before a retry (default 3)")
@@ -272,8 +272,9 @@ def _results(context: Context, args: argparse.Namespace) -> None:
 
 
 def _ready_results(context: Context, args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the link to the results.
-    Repeats the call while it is not ready: each call builds a part of many results."""
+    """Returns the link to the results. Repeats the call while the results are not ready.
+
+    If there are many results, each call builds a part of them."""
     batches = context.client.batches
     while True:
         try:

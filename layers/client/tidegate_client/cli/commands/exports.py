@@ -234,7 +234,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def _require_folder(output: Path | None) -> None:
-    """Raises UsageError if the folder is missing: otherwise that would be found only after the export."""
+    """Raises UsageError if the folder is missing. Without this check, the error would come only after the export."""
     if output and not output.parent.is_dir():
         raise UsageError(f"--output {output}: the folder {output.parent} does not exist; create it first")
 

@@ -53,7 +53,9 @@ def register(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True)
 class Item:
-    """What to do with one row: `make` creates its record and returns the id. Without `make`, `reason` says why not."""
+    """What to do with one row. `make` creates the row's record and returns the id of the record.
+
+    If `make` is None, no record is created, and `reason` says why."""
 
     old: str
     name: str
@@ -209,9 +211,10 @@ def _finished_file(client: Client, args: argparse.Namespace, row: Row) -> Item:
 
 
 def export_of(row: Row) -> tuple[bool, dict[str, Any]]:
-    """Converts a row of `task` to the fields of POST /v1/task, or of /multiple if the first result is True.
+    """Converts a row of `task` to the fields of a request. Returns (multiple, fields).
 
-    Raises ValueError if the row cannot be read."""
+    If `multiple` is True, the fields are for POST /v1/task/multiple, else for POST /v1/task. Raises ValueError if the
+    row cannot be read."""
     meta = _unserialized(row.get("obj_meta")) or {}
     sources, interval = _sources(row)
     multiple = meta.get("multi_type") in ("page", "tab")
@@ -240,7 +243,9 @@ def export_of(row: Row) -> tuple[bool, dict[str, Any]]:
 
 
 def _sources(row: Row) -> tuple[list[Any], int]:
-    """Returns the URLs or rows, one for each table, and the milliseconds between two requests."""
+    """Returns (sources, milliseconds between two requests).
+
+    There is one source for each table: a URL, or the rows themselves."""
     if row.get("source_url"):
         return [row["source_url"]], 0
     stored = row.get("source_data") or ""
@@ -255,7 +260,7 @@ def _sources(row: Row) -> tuple[list[Any], int]:
 
 
 def _template(stored: Any) -> Any:
-    """Converts the stored template of a table, which is an object of the old system, to the API's form."""
+    """Converts the stored template of a table to the API's form. The stored template is an object of the old system."""
     if not isinstance(stored, dict) or "col" not in stored:
         return stored
     col, row = (_nodes(stored.get(side)) for side in ("col", "row"))
