@@ -38,8 +38,9 @@ class AsyncClient:
             setattr(self, name, _async_class(type(part))(part))
 
     async def all(self, page: Any) -> AsyncIterator[Any]:
-        """Yields every item of every page of a list, as in `client.all(client.files.list())`. The list need not be
-        awaited."""
+        """Yields every item of every page of a list, as in `client.all(client.files.list())`.
+
+        The list need not be awaited."""
         first: AsyncPage[Any] = await page if inspect.isawaitable(page) else page
         async for item in first:
             yield item

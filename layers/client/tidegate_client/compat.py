@@ -1,4 +1,4 @@
-"""Replacements for what Python 3.9 and 3.10 lack: hosts run the client on their own Python (RHEL 9 has 3.9)."""
+"""Replacements for what Python 3.9 and 3.10 lack. Hosts run the client on their own Python; RHEL 9 has 3.9."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def state_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def host_claim(environ: Mapping[str, str] = os.environ) -> str:
-    """Returns a random secret of this host, stored on disk, with which an enrolment can be repeated.
+    """Returns a random secret of this host, stored on disk. The host can repeat an enrolment with this secret.
 
     If the answer to an enrolment is lost, the host sends the same secret again and gets its key."""
     path = state_path(environ) / "enrolment-claim"
@@ -111,7 +111,9 @@ def further_login_variable(profile: str) -> str:
 
 
 def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Path:
-    """Stores a login and returns the file's path. Only its owner can read it; a crash leaves the old file intact."""
+    """Stores a login and returns the path of the file.
+
+    Only the owner can read the file. A crash leaves the old file intact."""
     path = config_path(environ)
     try:
         profiles = _stored(path)

@@ -15,7 +15,7 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 def without_queries(text: object) -> str:
-    """Returns a text with the queries of its URLs removed: those of presigned URLs are secrets."""
+    """Returns a text without the queries of its URLs, because the queries of presigned URLs are secrets."""
     return _QUERY.sub("?…", str(text))
 
 
@@ -67,8 +67,8 @@ class WaitTimeout(TidegateError):
 class ApiError(TidegateError):
     """The API answered 4xx or 5xx.
 
-    `request_id` is the call's id in the server's logs; `retry_after` the seconds to wait, if the API names them.
-    """
+    `request_id` is the call's id in the server's logs. `retry_after` is the number of seconds to wait, if the API gave
+    one."""
 
     request_id: str | None = None
     retry_after: float | None = None
@@ -104,7 +104,8 @@ class Conflict(ApiError):
 class AlreadyCreated(Conflict):
     """409: this call was made before. The first answer was lost, or had a secret that is shown only once.
 
-    `key_id`: the key that was created; None if another kind of record was created, which the message names."""
+    `key_id`: the key that was created. If another kind of record was created, `key_id` is None, and the message names
+    the record."""
 
     key_id: str | None = None
 

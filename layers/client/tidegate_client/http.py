@@ -38,7 +38,9 @@ from tidegate_client.errors import (
 
 
 class RoutingPool(urllib3.PoolManager):
-    """A connection pool that uses the proxy for the URL's scheme, but no proxy for NO_PROXY hosts and this machine."""
+    """A connection pool that uses the proxy for the URL's scheme.
+
+    For NO_PROXY hosts and for this machine, the pool uses no proxy."""
 
     def __init__(self, proxies: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
@@ -150,7 +152,10 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        """Returns the JSON object of the body, None for an empty body; raises BadAnswer if the API did not answer."""
+        """Returns the JSON object of the body; None for an empty body.
+
+        Raises BadAnswer if the body is something else. Also raises BadAnswer for a redirect. In both cases, probably
+        something else answered instead of the API."""
         if 300 <= self.status < 400:
             where = self.headers.get("Location", "an unknown address (there is no Location header)")
             raise BadAnswer(f"HTTP {self.status}: the API's address redirects to {where}; use that as the address")
@@ -170,7 +175,7 @@ class Reply:
 
 
 def path_part(value: str) -> str:
-    """Encodes an id as one segment of a URL path: ids of Jobs and Tasks have slashes and colons."""
+    """Encodes an id as one segment of a URL path, because ids of Jobs and Tasks have slashes and colons."""
     try:
         return quote(value, safe="")
     except UnicodeEncodeError as error:
@@ -178,8 +183,9 @@ def path_part(value: str) -> str:
 
 
 def checked_address(api_url: str) -> str:
-    """Returns the address without a slash at its end.
-    Raises ConfigError unless it is an https URL, or http on this machine."""
+    """Returns the address without a slash at its end. Raises ConfigError if the address is not valid.
+
+    An http address of another machine is valid only if TIDEGATE_ALLOW_HTTP is set."""
     address = api_url.strip().rstrip("/")
     if not re.match(r"https?://[^/]", address, re.IGNORECASE):
         raise ConfigError(f"the API address {api_url!r} is not valid: give a URL that starts with https://")
@@ -199,7 +205,9 @@ def require_encrypted(address: str) -> None:
 
 
 def checked_key(key: str | None) -> str | None:
-    """Returns the key without surrounding white space. Raises ConfigError if it has characters that no key has."""
+    """Returns the key without surrounding white space; None if nothing is left.
+
+    Raises ConfigError if the key has a character that no key contains."""
     stripped = (key or "").strip()
     wrong = next((place for place, char in enumerate(stripped, start=1) if not "!" <= char <= "~"), None)
     if wrong:
@@ -219,7 +227,9 @@ class Written:
 
 
 def read_written(text: str) -> Any:
-    """Parses JSON for a request body and keeps decimals as they were written. Raises ValueError if it is not JSON."""
+    """Parses JSON for a request body and keeps decimals as they were written.
+
+    Raises ValueError if the text is not JSON."""
     return json.loads(text, parse_float=Written)
 
 
@@ -276,7 +286,9 @@ class Http:
         return self.call("GET", path, query=query, timeout=timeout).json()
 
     def create(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
-        """Sends a POST that creates a record. It is retried: its idempotency key prevents a second record."""
+        """Sends a POST that creates a record.
+
+        It may be sent again, because its idempotency key prevents a second record."""
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         # An attempt that was killed before it created something holds the key for five seconds.
         for attempt in range(self._attempts + 2):
@@ -323,9 +335,10 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
-        """Sends a request and returns the answer, whatever its status. Raises Unreachable if there is none.
+        """Sends a request and returns the answer, whatever its status. Raises Unreachable if no answer comes.
 
-        `idempotent`: the request may be sent again after an error. By default, GET, HEAD, PUT and DELETE may."""
+        `idempotent`: the request may be sent again after an error. By default, GET, HEAD, PUT and DELETE requests
+        may."""
         url = self.api_url + path
         parameters = {name: value for name, value in (query or {}).items() if value is not None}
         if parameters:

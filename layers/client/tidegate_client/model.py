@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Model(dict[str, Any]):
-    """A record of the API: a dict whose fields are also attributes. `help()` of a subclass lists them."""
+    """A record of the API: a dict whose fields are also attributes. `help()` of a subclass lists the fields."""
 
     if not TYPE_CHECKING:
 

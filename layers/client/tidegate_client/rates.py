@@ -95,7 +95,9 @@ def parse_rate(text: str) -> int:
 
 
 class RateWindow(NamedTuple):
-    """A bandwidth limit for a part of each day, such as 22:00-06:00 in the host's time zone. `rate` None: no limit."""
+    """A bandwidth limit for a part of each day, such as 22:00-06:00 in the host's time zone.
+
+    If `rate` is None, there is no limit in that part of the day."""
 
     begin: int
     end: int
@@ -154,7 +156,7 @@ def limit_of(rate: Rate) -> RateLimit | None:
 
 
 class RateLimit:
-    """A bandwidth limit shared by threads: `take` blocks until the given number of bytes may be transferred."""
+    """A bandwidth limit shared by threads. `take` blocks until the given number of bytes may be transferred."""
 
     def __init__(
         self,

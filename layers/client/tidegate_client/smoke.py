@@ -1,9 +1,9 @@
 """The checks of `tidegate doctor`: uses each feature of a deployed stack once, then cleans up.
 
-The project that it creates, `doctor`, stays for the next run: projects cannot be deleted.
+The checks create the project `doctor`. It stays for the next run, because projects cannot be deleted.
 
-Callbacks, exports from a URL and batches are not tested: they call a server of the user, and the stack may not be
-able to reach this machine."""
+Callbacks, exports from a URL and batches are not tested. They call a server of the user, and the stack may not be able
+to reach this machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CheckFailed(TidegateError):
 
 
 def _require(condition: bool, failure: str) -> None:
-    """Raises CheckFailed unless the condition holds; unlike `assert`, also with `python -O`."""
+    """Raises CheckFailed unless the condition holds. Unlike `assert`, this also works with `python -O`."""
     if not condition:
         raise CheckFailed(failure)
 
@@ -139,8 +139,9 @@ class Smoke:
         return f"{PROJECT}, {state}, with two new keys"
 
     def quotas(self) -> str:
-        """Returns which projects have a quota without a limit. Never fails, because an operator may have chosen no
-        limit."""
+        """Returns which projects have a quota without a limit.
+
+        Never fails, because an operator may have chosen no limit."""
         unlimited, seen = [], 0
         for project in self.admin.projects.list():
             seen += 1
@@ -162,7 +163,7 @@ class Smoke:
         raise CheckFailed(f"the API says that there is a project {PROJECT}, but does not list it")
 
     def _delete_leftovers(self) -> None:
-        """Deletes files that earlier runs could not delete, but not those of a run that is still going on."""
+        """Deletes files that earlier runs could not delete. Files of a run that may still be going on are kept."""
         for file in list(self.user.files.list()):
             if datetime.now(timezone.utc) - moment(file.created_at) > LONGEST_RUN:
                 with suppress(Conflict, NotFound):
@@ -223,7 +224,7 @@ class Smoke:
         return "50 rows as CSV"
 
     def websocket(self) -> str:
-        """Watches a record that has ended: the API sends its state at once, over API Gateway's WebSocket."""
+        """Watches a record that has ended. The API sends the record's state at once, over API Gateway's WebSocket."""
         try:
             socket = Socket(self.user, None)
         except NoSocketLibrary:

@@ -116,7 +116,9 @@ class Journal:
 
     @classmethod
     def for_upload(cls, source: Path, target: Mapping[str, Any]) -> Journal:
-        """Returns the journal of this upload: an earlier run's if file, size, time stamp and target are the same."""
+        """Returns the journal of this upload.
+
+        If file, size, time stamp and target are those of an earlier run, this is the journal of that run."""
         status = source.stat()
         identity = [str(source.resolve()), status.st_size, status.st_mtime_ns, sorted(target.items())]
         name = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()[:32]

@@ -33,7 +33,7 @@ BEAT = '{"action":"beat"}'
 
 
 class SocketFailed(TidegateError):
-    """The WebSocket cannot be used, or was closed; the caller can poll instead."""
+    """The WebSocket cannot be used, or was closed. The caller can poll instead."""
 
 
 class MessageTooBig(SocketFailed):
@@ -47,7 +47,7 @@ class NoSocketLibrary(SocketFailed):
 
 
 def _library() -> Any:
-    """Imports websocket-client, which may be missing, as in a Lambda layer; raises NoSocketLibrary then."""
+    """Imports websocket-client. Raises NoSocketLibrary if it is missing, as in a Lambda layer."""
     try:
         import websocket
     except ImportError as error:
@@ -92,7 +92,7 @@ class Socket:
             self._send({"action": "watch", "task_ids": ids})
 
     def ping(self) -> None:
-        """Sends a ping as a message: ping frames do not keep API Gateway from closing an idle connection."""
+        """Sends a ping as a message. Ping frames would not keep API Gateway from closing an idle connection."""
         self._send({"action": "ping"})
 
     def beat(self) -> None:
@@ -261,7 +261,7 @@ class Watch:
             yield from self._changes(record_id, self._readers[record_id](self._client, record_id))
 
     def _changes(self, record_id: str, record: Record) -> Iterator[Change]:
-        """Yields the record if it differs from the one that was yielded last."""
+        """Yields the record if it has changed since it was last yielded."""
         if self._latest.get(record_id) == record:
             return
         self._latest[record_id] = record

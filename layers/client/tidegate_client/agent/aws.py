@@ -56,7 +56,8 @@ def availability_zone(vendor: Path = _VENDOR, service: str = _METADATA) -> str |
 def credentials(environ: Mapping[str, str] = os.environ, service: str = _METADATA) -> Credentials:
     """Returns the role's credentials. Raises UsageError if there are none.
 
-    They come from AWS_ACCESS_KEY_ID and the variables that belong to it, else from the metadata of the EC2 instance."""
+    The credentials come from AWS_ACCESS_KEY_ID and the variables that belong to it. If these are not set, they come
+    from the metadata of the EC2 instance."""
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
     if key_id := environ.get("AWS_ACCESS_KEY_ID"):
         if not region:

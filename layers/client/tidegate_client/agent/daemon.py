@@ -358,9 +358,10 @@ class Agent:
                 self._sleep(began + pace.pause(now, listed=False, new=False, pushed=True))
 
     def _sleep(self, until: float) -> bool:
-        """Sleeps until the given time, or until a poll is triggered. Returns True if a poll was triggered, else False.
+        """Sleeps until the given time, or until a poll is triggered.
 
-        Meanwhile, reports to the watchdog that the thread is alive."""
+        Returns True if a poll was triggered, else False. Meanwhile, reports to the watchdog that the thread is
+        alive."""
         while not self._draining.is_set():
             self._poller.beat()
             left = until - time.monotonic()

@@ -178,10 +178,10 @@ class Delivery:
                 remove_hidden(place.directory, staged.file.hidden)
 
     def _require_in_place(self, staged: Staged, place: Place) -> None:
-        """Called when a staged file is missing. Raises StagedFileLost unless the content of the file is already in
-        place.
+        """Called when a staged file is missing.
 
-        The content is in place if the agent was killed just after it had renamed the staged file."""
+        Raises StagedFileLost unless the content of the file is already in place. The content is in place if the agent
+        was killed just after it had renamed the staged file."""
         transfer = staged.transfer
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         ours = applied is None or sequence is None or applied.sequence == sequence
@@ -246,7 +246,9 @@ class Delivery:
         return figures(downloaded), None
 
     def _download(self, transfer: Transfer, place: Place, part: Part) -> Downloaded:
-        """Downloads from the swarm if the transfer names one that this host can join, else from S3."""
+        """Downloads the file from the swarm that the transfer names, if it names one and this host can join it.
+
+        If there is no such swarm, or if the swarm fails, downloads the file from S3."""
         fell_back: NoSwarm | None = None
         if self.swarm is not None and transfer.get("swarm"):
             try:
@@ -343,8 +345,9 @@ class Delivery:
         raise Cancelled
 
     def _is_in_place(self, transfer: Transfer, place: Place) -> bool:
-        """Returns whether the content is already in place. Raises Superseded if newer content is, or may be, in
-        place."""
+        """Returns whether the content is already in place.
+
+        Raises Superseded if newer content is, or may be, in place."""
         signature, size = transfer["signature"], transfer.get("size")
         with self._paths.hold(place.file):
             applied, sequence = self.journal.applied(place.file), transfer.get("sequence")

@@ -79,7 +79,8 @@ def owner_in_container(passwd: str, user: str, permits: Permits) -> Owner:
     """Returns uid and gid of a user, as the container's own /etc/passwd names them. `root` needs no entry there.
 
     Raises RefusedOwner if there is no such user. Also raises it if the uid belongs to a user who is not permitted, or
-    if the group is root's and `root` is not permitted: users of the container may have written /etc/passwd."""
+    if the group is root's and `root` is not permitted. These checks are needed, because users of the container may have
+    written /etc/passwd."""
     users: list[tuple[str, Owner]] = []
     for line in passwd.splitlines():
         fields = line.split(":")
@@ -431,9 +432,10 @@ class _Walk:
             os.close(created)
 
     def _push_or_read_link(self, step: _Step) -> str:
-        """Enters a directory and returns "". If the step is a symlink, enters nothing and returns the symlink's target.
+        """Enters a directory and returns "".
 
-        Raises RefusedPath if the step is neither a directory nor a symlink."""
+        If the step is a symlink, enters nothing and returns the symlink's target. Raises RefusedPath if the step is
+        neither a directory nor a symlink."""
         if stat.S_ISDIR(step.status.st_mode):
             self._steps.append(step)
             return ""
@@ -445,10 +447,10 @@ class _Walk:
         raise RefusedPath(f"{str(self.path / step.name)!r} is not a directory")
 
     def _expanded(self, target: str) -> list[str]:
-        """Returns the names to walk for the target of a symlink. Goes back to the start directory if the target is
-        absolute.
+        """Returns the names to walk for the target of a symlink.
 
-        Raises RefusedPath if the target is outside the start directory."""
+        Goes back to the start directory if the target is absolute. Raises RefusedPath if the target is outside the
+        start directory."""
         self._links += 1
         if self._links > MOST_LINKS:
             raise RefusedPath(f"{str(self.path)!r} has too many symlinks")
@@ -716,10 +718,10 @@ def require_private(option: str, directory: Path, *, create: bool = False) -> No
 
 
 def read_trusted(path: Path, most_bytes: int) -> bytes:
-    """Returns the content of a file, at most `most_bytes`. Raises RefusedPath if an untrusted user could have changed
-    it.
+    """Returns the content of a file, at most `most_bytes`.
 
-    A user who could replace the file, or change a symlink on its path, could have changed the content."""
+    Raises RefusedPath if an untrusted user could have changed it. A user who could replace the file, or change a
+    symlink on its path, could have changed the content."""
     trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), enforced=True)
     with contextlib.ExitStack() as opened:
         top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))

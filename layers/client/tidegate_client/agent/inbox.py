@@ -206,11 +206,11 @@ class Inbox:
     def accept_poll(
         self, items: Iterable[Transfer], has_result: Callable[[Key], bool], *, asked_at: float = math.inf
     ) -> tuple[list[Transfer], list[TransferResult]]:
-        """Adds the transfers that a poll listed. Returns (the new transfers, oldest first; the results to report
-        again).
+        """Adds the transfers that a poll listed.
 
-        If the API still lists a finished transfer, it seems to have lost the result. The result must be reported again,
-        unless the API accepted it while it made the list. `asked_at`: when the poll began, by the monotonic clock.
+        Returns (the new transfers, oldest first; the results to report again). If the API still lists a finished
+        transfer, the API seems to have lost the result. The result must be reported again, unless the API accepted it
+        while it made the list. `asked_at`: when the poll began, by the monotonic clock.
 
         `has_result` returns True for a transfer whose result is in the journal and only has to be reported."""
         new: list[Transfer] = []

@@ -183,8 +183,9 @@ class Journal:
             connection.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
 
     def stage(self, key: Key, body: str, path: Path) -> None:
-        """Records a staged file, which is then no longer a part file: no transfer resumes it, and no sweep deletes
-        it."""
+        """Records a staged file.
+
+        The file is then no longer a part file, so no transfer resumes it and no sweep deletes it."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
             connection.execute("DELETE FROM hidden_files WHERE path = ?", (os.fspath(path),))
@@ -201,8 +202,9 @@ class Journal:
         return Applied(*rows[0]) if rows else None
 
     def apply(self, path: Path, applied: Applied | None) -> None:
-        """Records the newest content of a path. Call it before the rename, so that older content is refused after a
-        crash."""
+        """Records the newest content of a path.
+
+        Call it before the rename, so that older content is refused after a crash."""
         with self._writing() as connection:
             connection.execute("DELETE FROM applied WHERE path = ?", (os.fspath(path),))
             if applied:
@@ -250,8 +252,9 @@ class Journal:
         ]
 
     def keep_tree(self, row: TreeRow, entries: bytes) -> None:
-        """Records an unpacked tree, or the new `entries` of a recorded tree. The tree then no longer counts as a part
-        file."""
+        """Records an unpacked tree, or the new `entries` of a recorded tree.
+
+        The tree then no longer counts as a part file."""
         hidden = os.fspath(row.hidden.path)
         values = (
             os.fspath(row.path),
@@ -288,8 +291,9 @@ class Journal:
             connection.execute("DELETE FROM trees WHERE path = ?", (os.fspath(row.path),))
 
     def part_opened(self, part: HiddenFile, content: Path) -> None:
-        """Records a part file. The next transfer finds it by `content`, which identifies the target path and the
-        content."""
+        """Records a part file.
+
+        The next transfer finds it by `content`, which identifies the target path and the content."""
         row = (os.fspath(part.path), self._now(), os.fspath(content), part.secret)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO hidden_files VALUES (?, ?, ?, ?)", row)

@@ -71,8 +71,9 @@ class Staged:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError or TypeError if a time cannot be read. Otherwise that time would stop the switcher
-        later."""
+        """Raises ValueError or TypeError if a time cannot be read.
+
+        Otherwise that time would stop the switcher later."""
         _ = self.activate_at, self.activate_until
 
     @property
@@ -87,7 +88,7 @@ class Staged:
     def activate_until(self) -> float:
         """When the Job ends (Unix time); `activate_at` if the transfer does not say when.
 
-        If it does not say when, the API must confirm every switch after `activate_at`."""
+        If the transfer does not say when, the API must confirm every switch after `activate_at`."""
         until = self.transfer.get("activate_until")
         return moment(until).timestamp() if until else self.activate_at
 

@@ -1,9 +1,9 @@
 """Releases on a host: gets the goals from the API, puts whole revisions in place, checks them, and rolls back.
 
-A revision is switched as a whole. The journal records that a switch has begun only when all files are on the host;
-from then on a restart finishes it. A replaced file stays beside the new one as a hidden file, so a rollback is a
-rename. If a hook or a check fails, even later while the revision soaks, the replaced files return at once, and this
-host refuses the revision for good."""
+A revision is switched as a whole. The journal records that a switch has begun only when all files are on the host. From
+then on, a restarted agent finishes the switch. A replaced file stays beside the new one as a hidden file, so a rollback
+is a rename. If a hook or a check fails, the replaced files return at once, and this host refuses the revision for good.
+The same happens if a check fails later, while the revision soaks."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _readable(output: bytes) -> str:
 def _as_user(name: str | None) -> dict[str, Any]:
     """Returns the options with which a program runs as the user and with the user's groups.
 
-    Without them, Python would keep the agent's groups."""
+    Without these options, the program would run with the agent's groups."""
     if name is None:
         return {}
     user = pwd.getpwnam(name)
@@ -147,8 +147,9 @@ def _as_user(name: str | None) -> dict[str, Any]:
 
 
 def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
-    """Runs a hook without a shell, arguments or input. When the hook ends, all processes that it started are ended
-    too."""
+    """Runs a hook without a shell, arguments or input.
+
+    When the hook ends, all processes that it started are ended too."""
     clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **environment}
     # The operator of the host has named the program; the API only its name.
     process = subprocess.Popen(  # noqa: S603
@@ -437,8 +438,8 @@ class HostReleases:
     def _owners_of(self, file: Path, besides: str) -> list[str]:
         """Returns the releases other than `besides` that put this file in place, or that would put it back.
 
-        A release that still soaks would put the file back if it failed. If another release has taken a path of
-        `besides`, releases that only soak are left out: `besides` does not wait for them."""
+        A release that still soaks would put the file back if it failed. Such releases are left out if another release
+        has taken a path of `besides`, because `besides` does not wait for them."""
         with self._lock:
             states = list(self._states.values())
         was_taken = any(one.get("left") for state in states if state.name == besides for one in state.files)
@@ -511,7 +512,9 @@ class HostReleases:
                 log.warning("asking for the goals of releases failed, next attempt in %.1f s: %s", pause, error)
 
     def _needs_asking(self) -> bool:
-        """Returns whether to call the API: a goal is not reached, or the API does not know the host's current state."""
+        """Returns whether to call the API.
+
+        This is necessary if a goal is not reached, or if the API does not know the host's current state."""
         return _said(self._reports()) != self._reported or any(
             self._is_behind(state) or _heals(state) or state.begun or state.goes_back for state in self._states.values()
         )
@@ -641,8 +644,9 @@ class HostReleases:
         self._finish(self._save(replace(state, begun=plan, begun_goal=goal)), goal)
 
     def _require_allowed(self, goal: Goal) -> None:
-        """Raises Refused if the host's operator did not allow the hook or the check. Called before anything is
-        changed."""
+        """Raises Refused if the host's operator did not allow the hook or the check.
+
+        Called before anything is changed."""
         health = goal.get("health") or {}
         for name in filter(None, (goal.get("hook"), health.get("hook"))):
             if name not in self.hooks:
@@ -893,11 +897,10 @@ class HostReleases:
             self._prune()
 
     def _put(self, one: SwitchedFile, *, needed_again: bool) -> None:
-        """Puts one file in place and keeps the replaced one under its hidden name. Does nothing if the new file is
-        there.
+        """Puts one file in place and keeps the replaced one under its hidden name.
 
-        `needed_again`: another file of the same directory has the same content, so a copy of the kept content is
-        used."""
+        Does nothing if the new file is already in place. `needed_again`: another file of the same directory has the
+        same content, so a copy of the kept content is used."""
         file = one.file
         if one.link is not None:
             with self._place(file) as place:
@@ -933,8 +936,9 @@ class HostReleases:
         return True
 
     def _put_copy(self, place: Place, file: GoalFile, mode: int | None) -> None:
-        """Puts a copy of the content in place. The copy is made from the file in place, or else from the kept
-        content."""
+        """Puts a copy of the content in place.
+
+        The copy is made from the file in place, or else from the kept content."""
         kept = self.delivery.journal.kept_file(place.path, file["signature"])
         with self.delivery.partials.opened(place, ("release", file["signature"])) as fresh:
             try:

@@ -185,9 +185,10 @@ def notify_systemd(state: str, address: str | None = None) -> None:
 
 
 def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
-    """Waits five to ten minutes if systemd started this process. Afterwards the process ends, and systemd restarts it.
+    """Waits five to ten minutes if systemd started this process.
 
-    If an API refuses every key by mistake, hosts thus recover by themselves, without a call every few seconds."""
+    Afterwards the process ends, and systemd restarts it. If an API refuses every key by mistake, hosts thus recover by
+    themselves, without a call every few seconds."""
     if not os.environ.get("NOTIFY_SOCKET"):
         return
     notify_systemd("STATUS=the API refuses this host; next attempt in 5 to 10 minutes")
@@ -231,7 +232,7 @@ class _Pages(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores the error: a caller that closes the connection is no problem of the agent."""
+        """Ignores the error, because a caller that closes the connection is no problem of the agent."""
 
     @staticmethod
     def _hang_up(request: socket.socket) -> None:
@@ -306,10 +307,9 @@ T = TypeVar("T")
 
 
 def _cached(read: Callable[[], T], seconds: float = 0.2) -> Callable[[], T]:
-    """Returns a function that returns the last result of `read`. If that is older than `seconds`, it calls `read`
-    again.
+    """Returns a function that returns the last result of `read`.
 
-    Only one thread at a time calls `read`."""
+    If this result is older than `seconds`, the function calls `read` again, in one thread at a time."""
     lock = threading.Lock()
     last: list[tuple[float, T]] = []
 

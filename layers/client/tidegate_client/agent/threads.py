@@ -62,7 +62,9 @@ class SupervisedThread:
 
 
 class WorkQueue:
-    """Transfers that wait for a worker, lowest sequence first. A postponed one waits until its delay has passed."""
+    """Transfers that wait for a worker, lowest sequence first.
+
+    A postponed transfer waits until its delay has passed."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

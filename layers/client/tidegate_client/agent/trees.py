@@ -112,8 +112,9 @@ class _Forward(io.RawIOBase):
 
 
 class _Found(NamedTuple):
-    """An entry of an archive. `open` returns the entry's content; `link` is the target of a symlink or of a hard
-    link."""
+    """An entry of an archive.
+
+    `open` returns the entry's content; `link` is the target of a symlink or of a hard link."""
 
     name: str
     kind: str
@@ -225,7 +226,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 @dataclass
 class _Unpacking:
-    """Writes the entries of an archive into a directory that no other user can enter until it is complete."""
+    """Writes the entries of an archive into a directory. No other user can enter the directory until it is complete."""
 
     root: int
     owner: Owner
@@ -387,7 +388,7 @@ def _require_inside(path: str, target: str, links: dict[str, str], most_steps: i
 
 
 def _sync(root: int) -> None:
-    """Syncs the whole file system with one call: an `fsync` for each file would take minutes."""
+    """Syncs the whole file system with one call, because an `fsync` for each file would take minutes."""
     with contextlib.suppress(OSError, AttributeError):
         if ctypes.CDLL(None).syncfs(root) == 0:
             return

@@ -147,7 +147,9 @@ def sign(wheel: bytes, key: bytes, passphrase: str = "") -> tuple[str, bytes]:
 
 
 def read_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
-    """Reads the public keys from a file. Raises SigningError if it is not valid, or another user may change it."""
+    """Reads the public keys from a file.
+
+    Raises SigningError if the file is not valid, or another user may change it."""
     try:
         return parse_keys(read_trusted(path, _LONGEST_KEYS))
     except RefusedPath as error:
@@ -169,7 +171,7 @@ def parse_keys(content: bytes) -> tuple[Ed25519PublicKey, ...]:
 
 
 def open_release(signed: bytes, keys: tuple[Ed25519PublicKey, ...]) -> Release:
-    """Returns the release if one of the keys has signed it and the wheel is unchanged; raises NotSigned otherwise."""
+    """Returns the release if one of the keys has signed it and the wheel is unchanged. Otherwise raises NotSigned."""
     lines = [line for line in signed[: 3 * _LONGEST_LINE].split(b"\n", 3)[:3] if len(line) <= _LONGEST_LINE]
     if len(lines) < 3 or lines[0] != FORMAT:
         raise NotSigned("the file is not signed: tidegate agent sign-release signs a wheel")
@@ -427,9 +429,10 @@ def run_trial(
     notify_alive: Callable[[], None],
     seconds: float = TRIAL_SECONDS,
 ) -> None:
-    """Runs the release as a child process until the child has reached the API. If it does not, rolls back.
+    """Runs the release as a child process until the child has reached the API.
 
-    Meanwhile, `notify_alive` is called for systemd's watchdog. In the end, the child is stopped in any case."""
+    Rolls back if the child does not reach the API. Meanwhile, `notify_alive` is called for systemd's watchdog. In the
+    end, the child is stopped in any case."""
     # By default SIGTERM would end this process only, and the child would keep running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     child = subprocess.Popen(command_of(arguments), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603

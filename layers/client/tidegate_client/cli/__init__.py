@@ -128,7 +128,7 @@ def _make_lenient(stream: TextIO) -> None:
 
 
 def _drop_output() -> None:
-    """Discards what is buffered for a closed stream, and what is printed to it from now on."""
+    """Discards the buffered output of a closed stream, and everything that is printed to this stream from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

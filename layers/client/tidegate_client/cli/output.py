@@ -246,7 +246,7 @@ class Speed:
         self._seen: deque[tuple[float, int]] = deque()
 
     def at(self, now: float, done: int | None) -> float | None:
-        """Records that `done` bytes have arrived and returns the speed; None while it is unknown."""
+        """Notes that `done` bytes have arrived. Returns the speed; None while the speed is unknown."""
         if done is None:
             return None
         if self._seen and done < self._seen[-1][1]:
@@ -260,7 +260,7 @@ class Speed:
 
 
 class ByteBar:
-    """Shows the progress of an upload or download. Called with the bytes done and the total."""
+    """Shows the progress of an upload or download. Call it with the number of bytes done and the total."""
 
     def __init__(self, output: Output, label: str, *, now: Callable[[], float] = time.monotonic) -> None:
         self._live = Live(output, now=now)

@@ -99,7 +99,7 @@ def line_of(record: Record, elapsed: float | None = None, speed: float | None = 
 
 
 def _where(record: Record) -> str:
-    """Returns the host and the path on it, for a target or its Task."""
+    """Returns where a target or its Task puts the file: the host and the path on that host."""
     host = record.get("target_agent_id")
     if not host or not record.get("file_name"):
         return ""
@@ -124,7 +124,7 @@ def _progress_text(record: Record, speed: float | None) -> str:
 
 
 def _bytes_of(record: Record) -> int | None:
-    """Returns the bytes received so far, if this record's progress is counted in bytes."""
+    """Returns the bytes received so far; None if this record's progress is not counted in bytes."""
     progress = record.get("progress")
     done = progress.get("bytes") if isinstance(progress, dict) else None
     return done if isinstance(done, int) else None

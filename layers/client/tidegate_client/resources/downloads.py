@@ -26,7 +26,9 @@ TARGETS_A_CALL = 1000
 
 
 def _job(job_id: str) -> str:
-    """Returns the Job as a path segment: a hash of its id. API Gateway decodes paths, and ids may have a %."""
+    """Returns the Job as a path segment: a hash of the Job's id.
+
+    The id itself may have a %, and API Gateway decodes paths."""
     if not job_id.startswith("AsyncDownloadJob:"):
         return path_part(job_id)
     raw = job_id.encode("utf-8", "surrogatepass")
@@ -171,5 +173,7 @@ class Jobs(Resource):
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:
-    """Returns the options that have a value: an older API refuses fields that it does not know."""
+    """Returns the options that have a value.
+
+    Other options are not sent, because an older API refuses fields that it does not know."""
     return {name: value for name, value in options.items() if value}

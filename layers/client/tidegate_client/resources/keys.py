@@ -11,8 +11,9 @@ from tidegate_client.resources.paging import Resource
 
 
 class Keys(Resource):
-    """API keys. A new key is shown only once. If the answer with the key is lost, the client revokes that key and
-    creates another one."""
+    """API keys. A new key is shown only once.
+
+    If the answer with the key is lost, the client revokes that key and creates another one."""
 
     def create(
         self,

@@ -37,7 +37,7 @@ class Resource:
 
 
 def walk(page: Callable[[str | None], Page[Item]], at_most: int | None = None) -> Iterator[Item]:
-    """Yields the items of all pages, at most `at_most`. A page is fetched when its first item is needed."""
+    """Yields the items of all pages, at most `at_most` items. A page is fetched when its first item is needed."""
     cursor: str | None = None
     yielded = 0
     while True:

@@ -319,7 +319,7 @@ class Chooser:
 
     @property
     def fetching(self) -> int:
-        """The pieces that this host is fetching from S3, which it announces to its neighbours."""
+        """The pieces that this host is fetching from S3. The host announces them to its neighbours."""
         return self._flights.from_origin_pieces
 
     def linked(self, peer: int, link: Link) -> None:
@@ -333,7 +333,7 @@ class Chooser:
         neighbour.have, neighbour.fetching = have & self.layout.everything, fetching & self.layout.everything
 
     def arrived(self, source: int, piece: int, now: float) -> None:
-        """Records that a piece is complete and verified."""
+        """Notes that a piece is complete and verified."""
         began = self._end_flight(source, piece)
         self.have |= 1 << piece
         length, took = self._length(piece), max(now - began, 1e-6)
@@ -347,7 +347,7 @@ class Chooser:
             self.last_peer_piece = now
 
     def received(self, length: int, now: float, *, from_peer: bool) -> None:
-        """Records that bytes of some piece have arrived."""
+        """Notes that bytes of some piece have arrived."""
         if from_peer:
             self._peer_bytes_at = now
         self._pace.received(length, now)
@@ -459,7 +459,10 @@ class Chooser:
         return self._pace.is_late(now, whole=self.layout.size, left=left, lasts=self._deadline - self.started)
 
     def _ask_neighbour(self, missing: int, now: float) -> Step | None:
-        """Picks a neighbour that has a missing piece: near ones first, slow ones last, at random among equals."""
+        """Returns a request for a missing piece to a neighbour that has the piece; None if no neighbour can be asked
+        now.
+
+        Slow neighbours come last. Otherwise near neighbours come first. Among equals, one is picked at random."""
         slow = self._pace.rate(now) / SLOW_FRACTION
         best, best_key = -1, (True, True, 2.0)
         for place, n in enumerate(self.neighbours):
@@ -473,7 +476,7 @@ class Chooser:
         return Step(best, self._rarer(self.neighbours[best].have & missing))
 
     def _rarer(self, pieces: int) -> int:
-        """Draws two pieces at random and returns the one that fewer neighbours have."""
+        """Draws two pieces at random and returns the piece that fewer neighbours have."""
         one, other = self._draw(pieces), self._draw(pieces)
         return one if self._holders(one) <= self._holders(other) else other
 

@@ -1,6 +1,6 @@
 """All swarms of one agent: an event loop in its own thread, one port, and a session for each swarm.
 
-A delivery joins the swarm of its transfer, fetches the file and puts it in place. Its session stays, and serves the
+A delivery joins the swarm of its transfer, fetches the file and puts it in place. The session stays, and serves the
 file to other hosts until the Job ends."""
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class NoSwarm(Exception):
 
 
 class SwarmHost:
-    """The swarms of one host. `join` fetches a file with a swarm; afterwards its session serves the file."""
+    """The swarms of one host.
+
+    `join` fetches a file with a swarm; afterwards, the session of the swarm serves the file."""
 
     def __init__(
         self,
@@ -334,7 +336,7 @@ class Participation:
         self.seeds = False
 
     def fetch(self) -> None:
-        """Fetches the file and verifies it. Raises NoSwarm if it must be downloaded without the swarm."""
+        """Fetches the file and verifies it. Raises NoSwarm if the file must be downloaded without the swarm."""
         if self._session is None:
             return
         try:

@@ -29,7 +29,7 @@ _TIMEOUT = urllib3.Timeout(connect=5, read=20)
 
 
 class OriginFailed(Exception):
-    """An attempt to fetch from S3 failed; a later one may succeed."""
+    """An attempt to fetch from S3 failed. A later attempt may succeed."""
 
 
 class Origin:
@@ -79,8 +79,10 @@ class Origin:
                 response.release_conn()
 
     def list_at(self, url: str, length: int) -> bytes:
-        """Returns the list at this URL, which must have `length` bytes.
-        Raises OriginFailed, or TransferError if S3 refuses."""
+        """Returns the list at this URL. The list must have `length` bytes.
+
+        Raises TransferError if S3 refuses the request. Raises OriginFailed for other failures; a later attempt may
+        succeed."""
         try:
             response = self._pool.request("GET", url, timeout=_TIMEOUT, retries=ONLY_REDIRECTS, preload_content=False)
             try:
@@ -151,7 +153,7 @@ class Reach:
     def is_reached(self) -> bool:
         """False if no other host connected to this one in its last two swarms.
 
-        After an hour this counts as unknown again (True), because firewalls change."""
+        This is forgotten after an hour, because firewalls change."""
         if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
             self._unreached = 0
         return self._unreached < _UNREACHED_SWARMS
@@ -187,7 +189,7 @@ _LARGE = BUFFER_BYTES // 2
 
 
 class Unreachable(Exception):
-    """The peer does not answer: a firewall, a dead host, or another service on that port."""
+    """The peer does not answer. The cause may be a firewall, a dead host, or another service on that port."""
 
 
 class NotStarted(Exception):
@@ -220,7 +222,7 @@ class Connection:
         self._wire.close()
 
     async def ask(self, path: str, header: str, more: str = "") -> tuple[int, int | None]:
-        """Sends a GET request. Returns the answer's status and length; `body` or `frames` read its body."""
+        """Sends a GET request. Returns the answer's status and length. Read the body with `body` or `frames`."""
         request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n{more}\r\n"
         with _translated_errors():
             async with timeout(FIRST_BYTE_SECONDS):
@@ -233,7 +235,7 @@ class Connection:
         return int(status[1]), int(length[1]) if length else None
 
     async def body(self, length: int, most: int = BUFFER_BYTES) -> AsyncIterator[memoryview]:
-        """Yields the body in large chunks. Each chunk is valid only until the next one."""
+        """Yields the body in large chunks. A chunk is valid only until the next chunk is requested."""
         while length:
             wanted = min(length, most, _LARGE)
             with _translated_errors():

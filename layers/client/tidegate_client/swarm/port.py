@@ -62,12 +62,12 @@ def client_context() -> ssl.SSLContext:
 
 
 def pin_of(certificate: bytes) -> str:
-    """Returns the SHA-256 of a certificate, by which other hosts recognise it."""
+    """Returns the SHA-256 of a certificate. Other hosts recognise the certificate by this hash."""
     return base64.urlsafe_b64encode(hashlib.sha256(certificate).digest()).decode().rstrip("=")
 
 
 def load_identity(directory: Path) -> Identity:
-    """Loads the host's certificate from the directory; creates one if there is none that can be used."""
+    """Loads the host's certificate from the directory. Creates a certificate if there is none that can be used."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / FILE
     try:
@@ -120,7 +120,7 @@ def make_certificate() -> str:
 
 
 def no_port_reason() -> str | None:
-    """Returns why this host cannot have a peer port, and what to do; None if it can."""
+    """Returns why this host cannot have a peer port, and what to do about it; None if it can have one."""
     try:
         import cryptography.x509  # noqa: F401
     except ImportError as error:
@@ -221,7 +221,9 @@ class Refused(Exception):
 
 
 class Callers:
-    """Limits the connections to the port: by address until a caller has shown a valid token, then by agent id."""
+    """Limits the connections to the port.
+
+    Connections are counted by address until the caller has shown a valid token, then by agent id."""
 
     def __init__(self) -> None:
         self._open = 0
@@ -251,7 +253,7 @@ class Callers:
 
 
 class Caller:
-    """One admitted connection, counted by its address until it is identified, then by its agent id."""
+    """One admitted connection. It is counted by its address until the caller is identified, then by the agent id."""
 
     def __init__(self, callers: Callers, host: str) -> None:
         self._callers = callers
@@ -335,7 +337,7 @@ class News:
         self._schedule(GATHERED)
 
     def close(self) -> None:
-        """Disconnects all followers: a connection without writes would stay open even if its peer is dead."""
+        """Disconnects all followers. A connection without writes would stay open even if its peer is dead."""
         if self._timer is not None:
             self._timer.cancel()
         for writer in self._followers:
@@ -410,7 +412,7 @@ class Request:
 
 
 def read_request(head: bytes, swarms: Mapping[str, Served]) -> Request:
-    """Parses the head of a request. Raises Refused unless it is valid and has a token of a neighbour."""
+    """Parses the head of a request. Raises Refused unless the head is valid and has a token of a neighbour."""
     matched, authorization = _LINE.match(head), _AUTHORIZATION.search(head)
     if matched is None or authorization is None:
         raise Refused
@@ -633,7 +635,7 @@ class PeerServer:
     async def _upload_body(
         self, request: Request, writer: asyncio.StreamWriter, head: bytes, length: int, read: Read
     ) -> None:
-        """Sends an answer with a body. It uses an upload slot and counts towards the upload rate."""
+        """Sends an answer with a body. The answer uses an upload slot and counts towards the upload rate."""
         try:
             async with self._slots.hold(request.caller, near=request.swarm.is_near(request.caller)):
                 # Sent before the rate limit delays the body: the caller waits only two seconds.

@@ -183,7 +183,7 @@ class Session:
         self._changed()
 
     async def _reuse(self, store: PieceStore, listed: SharedList) -> None:
-        """Copies unchanged blocks from the older version, so that only the others are fetched."""
+        """Copies unchanged blocks from the older version, so that only the other blocks are fetched."""
         self.figures.reused_bytes = 0
         until = time.monotonic() + _BLOCKS_SECONDS
         while not await listed.wait(TICK) and time.monotonic() < until:
@@ -289,7 +289,7 @@ class Session:
         self._chooser.have = store.have
 
     def seed(self) -> None:
-        """Ends fetching and only serves from now on. Call it when the file has its final name."""
+        """Ends fetching. From now on, the session only serves. Call this when the file has its final name."""
         if self.store is not None:
             self.store.seal()
         self.phase = Phase.SEEDING
@@ -314,9 +314,9 @@ _WAIT_SECONDS = 0.2
 
 
 class Sessions:
-    """The sessions of a host by swarm id. One delivery fetches a file; others of the same host wait and copy it.
+    """The sessions of a host by swarm id. Used by the delivery threads and by the event loop.
 
-    Used by the delivery threads and by the event loop."""
+    One delivery fetches a file. Other deliveries of the same file on this host wait and copy it."""
 
     def __init__(self) -> None:
         # None while a delivery has reserved the swarm and not opened its session yet.

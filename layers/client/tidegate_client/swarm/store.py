@@ -71,7 +71,7 @@ class BlockList:
         return range(first, min(first + BLOCKS_A_PIECE, self.count))
 
     def is_right(self, block: int, content: bytes) -> bool:
-        """Returns whether the content is that of the block."""
+        """Returns whether the content has the length and the digest of the block."""
         right_length = len(content) == self.length(block)
         return right_length and hashlib.sha256(content).digest()[:BLOCK_DIGEST_BYTES] == self.digest(block)
 
@@ -208,7 +208,7 @@ class StaleFile(Exception):
 
 
 class Span(NamedTuple):
-    """A range of a piece to fetch, and the SHA-256 (or its first bytes) that the range must have."""
+    """A range of a piece to fetch. `digest`: the SHA-256 that the range must have, or its first bytes."""
 
     offset: int
     length: int
@@ -421,7 +421,7 @@ class PieceStore:
                 self._hashing.release()
 
     def whole_digest(self) -> str:
-        """Returns the SHA-256 of the file. All its pieces must be here."""
+        """Returns the SHA-256 of the file. All pieces of the file must be on disk."""
         with self._hashing:
             self._hash_next_pieces()
             return self._whole.hexdigest()
@@ -486,7 +486,9 @@ class PieceStore:
 
 
 def copy_file(store: PieceStore | None, signature: str, file: BinaryIO) -> bool:
-    """Copies the file of another delivery. Returns False if it is gone, was changed, or does not have this SHA-256."""
+    """Copies the file of another delivery.
+
+    Returns False if that file is gone, was changed, or does not have this SHA-256."""
     hashed = hashlib.sha256()
     if store is None:
         return False
@@ -506,7 +508,7 @@ def copy_file(store: PieceStore | None, signature: str, file: BinaryIO) -> bool:
 
 
 def complete_store(file: BinaryIO, terms: Terms) -> PieceStore | None:
-    """Returns a store that serves a complete file; None if its pieces are not those of the swarm."""
+    """Returns a store that serves a complete file; None if the file does not have the pieces of the swarm."""
     digests, layout = [], terms.layout
     for piece in range(layout.count):
         hashed, start, left = hashlib.sha256(), layout.start(piece), layout.length(piece)

@@ -180,7 +180,9 @@ class _Flight:
 
 
 class Transfers:
-    """The pieces that a session is fetching. `changed` is called when there is something to announce or decide."""
+    """The pieces that a session is fetching.
+
+    `changed` is called when there is something to announce to peers, or something to decide."""
 
     def __init__(
         self,

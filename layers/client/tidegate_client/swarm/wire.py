@@ -75,7 +75,9 @@ class BadTerms(ValueError):
 
 @dataclass(frozen=True)
 class PeerTerms:
-    """A neighbour: its addresses, the SHA-256 of its certificate (`pin`), and the token for calls to it."""
+    """A neighbour in a swarm.
+
+    Has the neighbour's addresses, the SHA-256 of its certificate (`pin`), and the token for calls to this neighbour."""
 
     id: str
     at: tuple[tuple[str, int], ...]
@@ -207,7 +209,7 @@ _READ_BYTES = (256 + 16) * 1024
 
 
 class Ended(Exception):
-    """The other host closed the connection, or it broke."""
+    """The other host closed the connection, or the connection broke."""
 
 
 class Wire(asyncio.BufferedProtocol):

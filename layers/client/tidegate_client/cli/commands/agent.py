@@ -96,8 +96,9 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that may be given before or after the subcommand. Their defaults are in AgentOptions, not
-    here."""
+    """Adds the options that may be given before or after the subcommand.
+
+    Their defaults are in AgentOptions, not here."""
     add: Any = lambda *names, **more: parser.add_argument(*names, default=argparse.SUPPRESS, **more)  # noqa: E731
     add("--agent-id", help="the name of this host in Tidegate")
     add("--root", type=Path, help="all files are put below this directory")
@@ -209,7 +210,7 @@ def _check_rate(text: str) -> int:
 def _split(text: str) -> tuple[str, str]:
     """Splits PROFILE=VALUE. The profile is "" if the text names none.
 
-    The name of a directory may contain a '=': a text with a '/' before the '=' names no profile."""
+    A text with a '/' before the '=' names no profile, because the name of a directory may contain a '='."""
     profile, equals, value = text.partition("=")
     return (profile, value) if equals and "/" not in profile else ("", text)
 
@@ -334,7 +335,9 @@ def _by_profile(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
-    """Returns the swarm options. Returns None if the agent takes part in no swarm: without --peer-listen and --site."""
+    """Returns the swarm options; None if the agent takes part in no swarm.
+
+    It takes part in no swarm with --no-peers, or if neither --peer-listen nor --site is given."""
     from tidegate_client.swarm.host import SwarmOptions
 
     listen = tuple(given.get("peer_listen") or ())

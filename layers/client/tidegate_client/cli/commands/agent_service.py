@@ -206,7 +206,7 @@ def _systemctl(*words: str) -> None:
 
 
 def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
-    """Stops and removes the service. Its key and journal are kept unless --purge is given."""
+    """Stops and removes the service. The key and the journal of the agent are kept unless --purge is given."""
     from tidegate_client.agent.service import Service
 
     service = Service(args.name, "", (), (), ())
@@ -227,7 +227,7 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def status(context: Context, args: argparse.Namespace) -> Exit:
-    """Prints the state of the agents on this host. The exit code is 1 if one is unhealthy."""
+    """Prints the state of the agents on this host. The exit code is 1 if an agent is unhealthy."""
     from tidegate_client.agent.service import read_health
 
     found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]

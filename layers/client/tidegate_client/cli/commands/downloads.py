@@ -141,7 +141,7 @@ def _wave(text: str) -> Wave:
 
 
 def _file_and_place(context: Context, args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the fields of both submit calls that name the file and its path on the hosts."""
+    """Returns the fields that name the file and its path on the hosts. Both submit calls have these fields."""
     wanted: dict[str, Any] = {
         "biz_id": args.biz_id,
         "app_id": args.app_id,

@@ -55,7 +55,8 @@ def register(subparsers: Subparsers) -> None:
 class Item:
     """What to do with one row. `make` creates the row's record and returns the id of the record.
 
-    If `make` is None, no record is created, and `reason` says why."""
+    If `make` is None, no record is created. Then `reason` says why, or `there` is the id of the record of an earlier
+    run."""
 
     old: str
     name: str

@@ -123,4 +123,4 @@ class _Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Prints no access log: only the callbacks are printed."""
+        """Prints no access log, because only the callbacks are to be printed."""
