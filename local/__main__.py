@@ -48,7 +48,9 @@ def demo(place: Place) -> int:
 
 
 def smoke(place: Place) -> int:
-    """Runs `tidegate doctor` against the stack of API_URL and KEY, or without API_URL against a local cloud."""
+    """Runs `tidegate doctor` against the stack at API_URL, with the key KEY.
+
+    Without API_URL, starts a local cloud and runs it against that."""
     from tidegate_client.cli import main as tidegate
 
     if url := os.environ.get("API_URL"):
@@ -74,7 +76,7 @@ def clean(place: Place) -> int:
 
 
 def port_of(place: Place) -> int:
-    """Returns the port of the last run, which may differ from this command's."""
+    """Returns the port of the last run. It may differ from the port that this command would use."""
     try:
         kept = json.loads(place.cloud_file.read_text())
     except ValueError:

@@ -1,4 +1,4 @@
-"""Zip files of functions and layers, named by a hash of their content: unchanged ones are not uploaded again."""
+"""Zip files of functions and layers, named by a hash of their content. Unchanged files are not uploaded again."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Up:
-    """A running local cloud. `first`: there was no stack before."""
+    """A running local cloud. `first` is True if there was no stack before."""
 
     emulator: Emulator
     cloud: Cloud

@@ -44,7 +44,9 @@ def _is(path: str, wanted: str) -> bool:
 
 
 def make() -> None:
-    """Creates the environment, or replaces one of another version."""
+    """Creates the environment, or replaces an environment of another version.
+
+    If the version is not installed, or is the one that runs this, deletes the environment."""
     wanted = version()
     python = None if _is(sys.executable, wanted) else interpreter(wanted)
     if python is None:

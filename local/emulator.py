@@ -70,7 +70,8 @@ class Emulator:
     def stop(self) -> bool:
         """Ends the emulator and every function that it started. Returns False if its state may not have been saved.
 
-        The exit code would not tell: once all is saved, MiniStack kills its own process group with SIGKILL."""
+        The exit code does not show that, because MiniStack kills its own process group with SIGKILL once all is
+        saved."""
         process, self._process = self._process, None
         if process is None:
             return True

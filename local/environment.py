@@ -16,7 +16,7 @@ _RELEASE = "0123456789ab-20260101T000000Z-abcd"
 
 
 class Names:
-    """Placeholders for names that exist only after the deployment, at least as long as the real ones."""
+    """Placeholders for names that exist only after the deployment. Each is at least as long as the real name."""
 
     def __init__(self, stack: str, region: str, parameters: Mapping[str, str]) -> None:
         self._stack, self._region, self._parameters = stack, region, parameters
@@ -56,7 +56,7 @@ class Names:
 
 @cache
 def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Returns (defaults of the parameters, variables of each function by logical id)."""
+    """Returns (default of each parameter, environment variables of each function by logical id)."""
     whole = template.expanded()
     common = whole["Globals"]["Function"]["Environment"]["Variables"] | {"RELEASE": _RELEASE}
     return (

@@ -1,7 +1,7 @@
 """Keeps the index partitions of MiniStack's DynamoDB sorted, so that a Query reads only its page.
 
-MiniStack sorts a whole partition and evaluates its key condition on every item for each page: a list of 40,000
-records takes it seconds. On AWS, a page costs the same whatever the partition holds."""
+For each page, MiniStack sorts a whole partition and evaluates the key condition on every item. For a list of 40,000
+records, this takes seconds. On AWS, the cost of a page does not depend on the size of the partition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class IndexOrder:
             self._current_query.data = None
 
     def members(self, table: Item) -> Item:
-        """Returns the members of the table's indexes; of a queried partition, only those on the requested page."""
+        """Returns the members of the table's indexes.
+
+        If a page of a partition is queried, returns only the members on that page."""
         members = self._members(table)
         data = getattr(self._current_query, "data", None) or {}
         partition = _partition_of(data)
@@ -99,7 +101,8 @@ class IndexOrder:
 
 def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
     """Adds or removes an item's sort key.
-    Returns False if the key to remove is missing: the list is then unreliable."""
+
+    Returns False if the key to remove is missing. Then the list cannot be relied on."""
     at = bisect_left(ordered, order)
     is_there = at < len(ordered) and ordered[at] == order
     if add:
@@ -112,7 +115,7 @@ def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
 
 
 def _partition_of(data: Item) -> Any:
-    """Returns the partition of a Query if its key condition is only `#h = :h`, else None."""
+    """Returns the partition of a Query of an index; None unless its key condition is only `#h = :h`."""
     parts = str(data.get("KeyConditionExpression") or "").split()
     if not data.get("IndexName") or len(parts) != 3 or parts[1] != "=" or not parts[2].startswith(":"):
         return None

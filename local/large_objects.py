@@ -1,8 +1,8 @@
 """Keeps large objects of the local cloud on disk.
 
-MiniStack keeps the parts of an upload in memory, joins them there, and reads a whole object to answer one range of
-it: a file of 20 GB would take twice its size in memory. Here, parts and objects above a limit are files that are
-streamed."""
+MiniStack keeps the parts of an upload in memory and joins them there. It also reads a whole object to answer one range
+of it. A file of 20 GB would take twice its size in memory. Here, parts and objects above a limit are files, and they
+are streamed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Send = Callable[..., Coroutine[Any, Any, None]]
 
 
 class OnDisk(bytes):
-    """A range of a file that acts as its bytes where MiniStack only measures, slices and sends them."""
+    """A range of a file that stands for its bytes.
+
+    This works where MiniStack only measures, slices or sends the bytes."""
 
     path: Path
     start: int
@@ -175,7 +177,9 @@ def spilled(body: bytes) -> OnDisk:
 
 
 def join(parts: list[dict[str, Any]], path: Path) -> None:
-    """Appends the parts to the file. Each is deleted once it was copied, so that little disk space is used twice."""
+    """Appends the parts to the file.
+
+    Each part is deleted once it was copied, so that little more disk space is needed."""
     with path.open("wb") as out:
         for part in parts:
             body = part["body"]

@@ -51,7 +51,8 @@ def class_name(log: str) -> str | None:
 
 def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
     """Names an error by its exception class, as Step Functions on AWS does.
-    MiniStack's name is Runtime.HandlerError for all."""
+
+    MiniStack names all errors Runtime.HandlerError."""
 
     def executed(*args: Any, **kwargs: Any) -> Result:
         result = execute(*args, **kwargs)
@@ -74,7 +75,9 @@ def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | No
 
 
 def bodiless(send_response: Serve) -> Serve:
-    """Sends an empty body for null, with which a function may answer 204; MiniStack cannot encode null."""
+    """Sends an empty body instead of null.
+
+    A function may answer 204 with the body null, which MiniStack cannot encode."""
 
     async def sent(send: Any, status: int, headers: Any, body: bytes | str | None, **kwargs: Any) -> None:
         await send_response(send, status, headers, body or b"", **kwargs)
@@ -83,7 +86,7 @@ def bodiless(send_response: Serve) -> Serve:
 
 
 def fronted(serve: Serve, api_id: str) -> Serve:
-    """Serves the HTTP API at the short path /tidegate, and redirects a browser from `/` to it.
+    """Serves the HTTP API at the short path /tidegate, and redirects a browser from `/` to that path.
 
     Without this, an unsigned `GET /` would list the buckets even with AUTH=true."""
 
@@ -115,7 +118,7 @@ def signed(scope: dict[str, Any]) -> bool:
 
 
 def keep_queue_names(sqs: Any) -> None:
-    """Fixes the port in queue URLs: MiniStack would not find a queue after a start on another port."""
+    """Fixes the port in queue URLs. Otherwise MiniStack would not find a queue after a start on another port."""
     sqs.DEFAULT_PORT = str(DEFAULT_PORT)
     sqs._CANONICAL_NETLOC = f"{sqs.DEFAULT_HOST}:{DEFAULT_PORT}"
 
@@ -123,7 +126,9 @@ def keep_queue_names(sqs: Any) -> None:
 def gathering(
     receive: Callable[[str, int], list[Result]], window_of: Callable[[str], float], wake: Callable[[], None]
 ) -> Callable[[str, int], list[Result]]:
-    """Collects a batch for MaximumBatchingWindowInSeconds, as AWS does; MiniStack would pass on each message alone."""
+    """Collects a batch for MaximumBatchingWindowInSeconds, as AWS does.
+
+    Without this, MiniStack would pass on each message alone."""
     gathered: dict[str, tuple[float | None, list[Result]]] = {}
 
     def received(queue_url: str, most: int) -> list[Result]:
@@ -176,9 +181,9 @@ ANSWERING_SECONDS = 60
 class PatientConfig(dict[str, Any]):
     """The configuration of a function, with a time-out that grows with the load of the machine.
 
-    On AWS a function has a processor of its own. Here a hundred may share two: a function that is killed at its
-    time-out would begin again with all its imports, and one that is called often would never finish.
-    """
+    On AWS, a function has a processor of its own. Here, a hundred functions may share two processors. A function that
+    is killed at its time-out would begin again with all its imports, and a function that is called often would never
+    finish."""
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
@@ -189,7 +194,7 @@ class PatientConfig(dict[str, Any]):
 
 
 def patient(init: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the constructor of MiniStack's worker: its function gets a `PatientConfig`."""
+    """Wraps the constructor of MiniStack's worker, so that the worker's configuration is a `PatientConfig`."""
 
     def made(worker: Any, *args: Any, **kwargs: Any) -> None:
         init(worker, *args, **kwargs)
@@ -209,11 +214,11 @@ class Idle(Exception):
 def in_turn(
     spawn: Callable[..., None], idle: Callable[[Any], Any], starting: threading.Semaphore
 ) -> Callable[..., None]:
-    """Starts a few processes at a time, and none if another one of the function has become idle meanwhile.
+    """Starts only a few processes at the same time.
 
-    On AWS each has a processor of its own. Here, fifty that start at once take a minute each. Callers that wait for
-    them ask again, and each repetition starts one more.
-    """
+    Starts no process if another process of the same function has become idle meanwhile. On AWS, each process has a
+    processor of its own. Here, fifty processes that start at once take a minute each. Callers that wait for a process
+    ask again, and each repetition starts one more."""
 
     def spawned(worker: Any) -> None:
         with starting:
@@ -240,10 +245,9 @@ def idle_one(runtime: Any) -> Callable[[Any], Any]:
 
 
 def alone(invoke: Callable[..., Result], release: Callable[[Any], None]) -> Callable[..., Result]:
-    """Fails one invocation if its process dies while it starts, as on AWS.
+    """Fails only one invocation if its process dies while it starts, as AWS does.
 
-    MiniStack would end every process of the function as well, and with them what they were answering.
-    """
+    MiniStack would also end all other processes of the function, and the invocations in them would fail too."""
 
     def invoked(worker: Any, *args: Any, **kwargs: Any) -> Result:
         try:
@@ -264,9 +268,9 @@ def alone(invoke: Callable[..., Result], release: Callable[[Any], None]) -> Call
 
 
 def change_workers(worker: Any, layers: SharedLayers, runtime: Any, starts: int) -> None:
-    """Applies the patches to MiniStack's class of Python and Node.js processes, of which `runtime` has the pools.
+    """Applies the patches to `worker`, MiniStack's class of Python and Node.js processes.
 
-    `starts`: how many may start at the same time."""
+    `runtime` has the pools of these processes. `starts`: how many processes may start at the same time."""
     worker.__init__ = patient(worker.__init__)
     layers.install(worker)
     worker._spawn = in_turn(worker._spawn, idle_one(runtime), threading.Semaphore(starts))
@@ -274,7 +278,9 @@ def change_workers(worker: Any, layers: SharedLayers, runtime: Any, starts: int)
 
 
 def end_at_once() -> None:
-    """Kills the emulator and its functions, which would wait for work for 20 s more. They share a process group."""
+    """Kills the emulator and its functions, which share a process group.
+
+    Otherwise, the functions would wait for work for 20 s more."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
@@ -283,8 +289,9 @@ def end_at_once() -> None:
 def prompt(serve: Serve, end_functions: Callable[[], None]) -> Serve:
     """Stops within seconds of SIGTERM: ends functions that still run, saves the state, ends the process.
 
-    MiniStack would first wait for every running function: 20 s for an idle agent. A function that waits for an answer
-    of the stopped emulator takes even longer; meanwhile the emulator would be killed before it has saved its state."""
+    MiniStack would first wait for every running function, which takes 20 s for an idle agent. A function that waits for
+    an answer of the stopped emulator takes even longer. Meanwhile, the emulator would be killed before it has saved its
+    state."""
 
     def stop() -> None:
         last = threading.Timer(GRACE_SECONDS, end_functions)
@@ -307,7 +314,7 @@ def prompt(serve: Serve, end_functions: Callable[[], None]) -> Serve:
 
 
 def stop_with(parent: int) -> None:
-    """Stops the emulator, with its state saved, when its parent process is gone."""
+    """Stops the emulator when its parent process is gone. The state of the emulator is saved."""
 
     def watch() -> None:
         while os.getppid() == parent:

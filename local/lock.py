@@ -1,7 +1,8 @@
-"""Locks the dependencies with hashes: the files in .lock and layers/deps/requirements.txt, from pyproject.toml.
+"""Locks the dependencies of pyproject.toml with hashes, in .lock and in layers/deps/requirements.txt.
 
-Other lock files are made from `.lock/*.in`; `.lock/uv.txt` locks uv, which installs everything else. `python -m
-local.lock write | check`: `make lock` writes; the check needs no network."""
+Other lock files are made from `.lock/*.in`. The file `.lock/uv.txt` locks uv, which installs everything else. `make
+lock` writes the lock files with `python -m local.lock write`. To check them, `python -m local.lock check` needs no
+network."""
 
 from __future__ import annotations
 
@@ -53,13 +54,13 @@ def unmet(requirements: list[str], pinned: dict[str, str]) -> list[str]:
 
 
 def unhashed(path: Path) -> list[str]:
-    """Returns the pinned packages without a hash: pip would install any file that the index offers for them."""
+    """Returns the pinned packages that have no hash. For these, pip would install any file that the index offers."""
     entries = re.split(r"\n(?=\S)", "\n".join(line for line in path.read_text().splitlines() if "# via" not in line))
     return [entry.split()[0] for entry in entries if PINNED.match(entry) and not HASHES.search(entry)]
 
 
 def problems() -> list[str]:
-    """Returns a line for every package that a lock file lacks, or that differs between two of them."""
+    """Returns a line for each problem: a package that a lock file lacks, or whose version differs in two lock files."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     product = project["dependencies"]
     everything = product + [r for extra in project["optional-dependencies"].values() for r in extra]
@@ -81,7 +82,9 @@ def problems() -> list[str]:
 
 
 def reachable(requirements: list[str]) -> set[str]:
-    """Returns the names of these requirements and all their dependencies, from the metadata of installed packages."""
+    """Returns the names of these requirements and of all their dependencies.
+
+    The dependencies are read from the metadata of the installed packages."""
     from importlib.metadata import requires
 
     seen: set[str] = set()

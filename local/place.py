@@ -74,7 +74,7 @@ class Place:
 
 @contextlib.contextmanager
 def alone(place: Place) -> Iterator[None]:
-    """Locks the folder of a local cloud: a second run in it, even on another port, would share its state."""
+    """Locks the folder of a local cloud. A second run in this folder, even on another port, would share its state."""
     place.home.mkdir(parents=True, exist_ok=True)
     with (place.home / "lock").open("w") as file:
         try:

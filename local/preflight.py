@@ -116,7 +116,7 @@ def _check_parameters(values: Mapping[str, str], region: str) -> None:
 
 
 def _check_stores(clients: Clients, values: Mapping[str, str]) -> None:
-    """Raises Failure if an existing table or bucket was named that cannot be used for the stack."""
+    """Raises Failure if the parameters name an existing table or bucket that the stack cannot use."""
     if table := values.get("ExistingTable"):
         own = template.load()["Resources"]["Table"]["Properties"]
         try:
@@ -172,7 +172,10 @@ def _account(clients: Clients) -> str:
 def _check_concurrency(
     clients: Clients, wanted: Mapping[str, str], deployed: Mapping[str, str], tell: Say
 ) -> dict[str, str]:
-    """Returns the concurrency to reserve: as requested, if it fits, or the usual one, if the account has enough."""
+    """Returns the concurrency to reserve, as parameters of the stack.
+
+    These are the requested values if they fit; else raises Failure. If none were requested, an existing stack keeps its
+    values, and a new stack gets the usual values if the account has enough, else 0."""
     requested = {name: wanted[name] for name in RESERVES if name in wanted}
     try:
         limits = clients("lambda").get_account_settings()["AccountLimit"]

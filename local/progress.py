@@ -1,7 +1,7 @@
-"""Prints progress, a line for each step that moves on a terminal, and failures with what to do about them.
+"""Prints the progress of steps, and failures with what to do about them.
 
-`python local/progress.py TITLE SECONDS COMMAND…` runs a command with such a line. The Makefile uses it before there
-is a .venv, so this module imports only the standard library."""
+On a terminal, a running step has a moving line. `python local/progress.py TITLE SECONDS COMMAND…` runs a command with
+such a line. The Makefile uses it before there is a .venv, so this module imports only the standard library."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def say(line: str) -> None:
 
 
 def silence(line: str) -> None:
-    """Prints nothing: for callers, such as tests, that show progress themselves."""
+    """Prints nothing. Used by callers, such as tests, that show progress themselves."""
 
 
 def clock(seconds: float) -> str:
@@ -55,7 +55,9 @@ def moving_line(text: str) -> None:
 
 @contextmanager
 def moving(title: Callable[[], str], usual: float | None) -> Iterator[None]:
-    """Shows the title, the time passed, and the time left by experience, while the block runs; on a terminal only."""
+    """While the block runs, shows the title, the time passed, and how much time is usually left.
+
+    Shows nothing if the output is not a terminal."""
     if not sys.stdout.isatty():
         yield
         return

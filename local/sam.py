@@ -41,7 +41,7 @@ def machine_architecture() -> str:
 
 
 def build() -> int:
-    """Builds for Lambda. Lambda's Python version is not needed here: uv installs the packages for it."""
+    """Builds for Lambda. This machine does not need Lambda's Python version, because uv gets the packages for it."""
     version = deployed.version()
     out = BUILT.parent
     with step(f"sam build for {RUNTIME} on {ARCHITECTURE}"):
@@ -54,7 +54,9 @@ def build() -> int:
 
 
 def build_here() -> int:
-    """Builds for this machine, so that its Python can import the handlers; with Lambda's Python if installed."""
+    """Builds for this machine, so that its Python can import the handlers.
+
+    Uses Lambda's Python version if it is installed."""
     found = deployed.interpreter(deployed.version())
     python, name = Path(found or sys.executable), RUNTIME if found else f"python3.{sys.version_info.minor}"
     HERE.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,9 @@ def build_here() -> int:
 
 
 def sam_build(template: Path, out: Path, target: str, wheels: Path) -> None:
-    """Builds into `out`; the layer of dependencies is built for `target`, a Python platform in uv's words."""
+    """Builds into `out`.
+
+    `target`: the options with which uv chooses the Python version and platform for the layer of dependencies."""
     # SAM's cache knows the layer's sources only, not for which Python it was built.
     cache = out.parent / f"cache-{sha256_hex(target)[:8]}"
     command: list[str | Path] = [SAM, "build", "--template", template, "--base-dir", ROOT, "--build-dir", out]
@@ -132,8 +136,10 @@ def deploy() -> int:
 
 
 def _sets_admin_key(wanted: Mapping[str, str], exists: bool) -> bool:
-    """Returns whether to set the admin key.
-    ADMIN_KEY=keep, or a build server without the key, leaves the deployed one."""
+    """Returns whether this deployment sets the admin key.
+
+    It does not with ADMIN_KEY=keep, or if the hash of a key is given as a parameter. A build server that does not have
+    the key keeps the key of an existing stack."""
     if "AdminKeySha256" in wanted or os.environ.get("ADMIN_KEY") == "keep":
         return False
     return not (exists and unattended() and not AWS_KEY.exists())
@@ -152,10 +158,11 @@ def moment() -> str:
 def stamp(built: Path, wanted: Mapping[str, str], deployment: str) -> None:
     """Writes the release into the built template: a hash of template, parameters and code, and the deployment's name.
 
-    Lambda publishes a version only if the code or the configuration differs from the version published last. SAM
-    wants a new version for any changed property, also one that Lambda does not count (a tag, a reservation); and
-    after a rollback, the version published last is that of the deployment that is tried again. In both cases the
-    stack would fail ("A version for this Lambda function exists") without the name of the deployment."""
+    The name of the deployment makes every release differ. Without it, the stack would fail in two cases ("A version
+    for this Lambda function exists"). Lambda publishes a version only if the code or the configuration differs from
+    the version published last. But SAM wants a new version for any changed property, even one that Lambda does not
+    count (a tag, a reservation). And after a rollback, the version published last is that of the deployment that is
+    tried again."""
     text = built.read_text()
     if UNRELEASED not in text:
         raise Failure(f"the built template does not name the release {UNRELEASED}", "fix Globals in template.yaml")

@@ -24,7 +24,7 @@ def write_sbom(layer: Path, wheels: Path, out: Path, platform: str = "") -> None
 
 
 def digests(wheels: Path, platform: str) -> dict[str, str]:
-    """Returns the SHA-256 of each package's wheel; if there are several wheels, of the one for `platform`."""
+    """Returns the SHA-256 of each package's wheel. If a package has several wheels, takes the one for `platform`."""
     by_name: dict[str, str] = {}
     for wheel in sorted(wheels.glob("*.whl")):
         name, _, _, tags = parse_wheel_filename(wheel.name)

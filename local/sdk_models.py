@@ -271,7 +271,9 @@ def _schemas(place: str, *, sent: bool = False) -> Iterator[Schema]:
 
 
 def _refs(place: str, *, sent: bool = False) -> list[str]:
-    """Returns the schemas of what is sent or returned at this place; several if the route has several answers."""
+    """Returns the schemas of what is sent or returned at this place of the API.
+
+    There are several if the route has several answers."""
     method, path, *fields = place.split()
     operation = _document()["paths"][path][method.lower()]
     answers = [answer for status, answer in operation["responses"].items() if status < "3"]

@@ -1,6 +1,6 @@
-"""Unpacks each Lambda layer once for all functions; MiniStack would unpack it again for every process.
+"""Unpacks each Lambda layer once for all functions. MiniStack would unpack it again for every process.
 
-The compiled modules are shared as well: Python writes them next to the sources, so only the first cold start
+The compiled modules are shared as well. Python writes them next to the sources, so only the first cold start
 compiles."""
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class SharedLayers:
         self._lock = threading.Lock()
 
     def install(self, worker: Any) -> None:
-        """Replaces `_spawn` of MiniStack's class of Python and Node.js processes."""
+        """Replaces `_spawn` of `worker`, MiniStack's class of Python and Node.js processes.
+
+        Each process then starts with the shared folders instead of its layers."""
         spawn = worker._spawn
 
         def spawned(process: Any) -> None:
@@ -39,7 +41,9 @@ class SharedLayers:
         worker._spawn = spawned
 
     def mounted(self, config: Config) -> Config:
-        """Returns the configuration with its layers replaced by folders that have their content."""
+        """Returns the configuration without its layers.
+
+        A variable names the folders that have the content of the layers."""
         contents = [content for layer in config.get("Layers") or [] if (content := self._content_of(layer))]
         if not contents:
             return config

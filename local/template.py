@@ -41,7 +41,7 @@ def expanded() -> dict[str, Any]:
 
 
 def transformed(**parameters: str) -> dict[str, Any]:
-    """Returns the template after the SAM transform, with these parameters. The code counts as uploaded to S3."""
+    """Returns the template after the SAM transform, with these parameters. The code is treated as uploaded to S3."""
     template = expanded()
     for resource in template["Resources"].values():
         for name in ("CodeUri", "ContentUri", "DefinitionUri"):
@@ -53,7 +53,7 @@ def transformed(**parameters: str) -> dict[str, Any]:
 
 
 class _NoManagedPolicies:
-    """An empty list of AWS's managed policies: SAM asks for their ARNs, and the template names none."""
+    """An empty list of AWS's managed policies. SAM asks for their ARNs, but the template uses no managed policy."""
 
     def load(self) -> dict[str, str]:
         return {}

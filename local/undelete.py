@@ -1,8 +1,8 @@
 """Restores deleted objects that a record still needs: `python -m local.undelete TABLE BUCKET [--try]`.
 
-For use after the table was restored to an earlier time: objects that it refers to may have been deleted since. The
-bucket keeps deleted objects for `DeletedObjectDays`. Uses the operator's credentials; no function may delete
-versions."""
+Use it after the table was restored to an earlier time. Objects that this earlier table refers to may have been deleted
+since. The bucket keeps deleted objects for `DeletedObjectDays`. Uses the operator's credentials, because no function
+may delete versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _GROUP = 100
 
 
 class Undeleted(NamedTuple):
-    """How many objects were restored, and the keys of needed objects that have no version left."""
+    """The number of restored objects, and the keys of needed objects that cannot be restored.
+
+    An object cannot be restored if no version of it is left."""
 
     restored: int
     lost: list[str]
@@ -45,7 +47,7 @@ def undelete(app: App, *, only_try: bool = False) -> Undeleted:
 
 
 def _deleted(client: Any, bucket: str, prefix: str) -> Iterator[tuple[str, tuple[list[str], bool]]]:
-    """Yields, for each deleted object, its key, its newest delete markers, and whether it has a version."""
+    """Yields (key, (newest delete markers, whether a version is left)) for each deleted object."""
     markers: list[str] = []
     key, version, is_deleted = "", False, False
     for entry in _versions(client, bucket, prefix):
@@ -64,9 +66,10 @@ def _deleted(client: Any, bucket: str, prefix: str) -> Iterator[tuple[str, tuple
 
 
 def _versions(client: Any, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    """Yields all versions and delete markers by key, the newest first. S3 lists both in this order, but separately.
+    """Yields all versions and delete markers by key, the newest first.
 
-    The versions of one key may be on two pages, so the last key of a page is kept until the next one."""
+    S3 lists versions and delete markers in this order too, but separately. The entries of one key may be on two pages,
+    so the last key of a page is kept until the next page."""
     kept: list[dict[str, Any]] = []
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix):
         kept += [*page.get("Versions", []), *page.get("DeleteMarkers", [])]

@@ -1,6 +1,6 @@
-"""Downloads the layer's dependencies as wheels with verified hashes, the only ones that `sam build` can use.
+"""Downloads the layer's dependencies as wheels with verified hashes. `sam build` can use no other wheels.
 
-They are kept, so that a build can be repeated without a network, and the SBOM can name each wheel's digest."""
+The wheels are kept, so that a build can be repeated without a network, and the SBOM can name each wheel's digest."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _LINUXES = ("manylinux2014", "manylinux_2_28", "manylinux_2_34")
 
 
 def lambda_wheels(version: str, machine: str) -> Path:
-    """Returns a folder with the wheels for Lambda's Python version and processor, whatever Python runs this."""
+    """Returns a folder with the wheels for Lambda's Python version and processor.
+
+    This Python may have another version."""
     platforms = [f"--platform={linux}_{machine}" for linux in _LINUXES]
     return _downloaded([], ["--implementation", "cp", "--python-version", version, *platforms])
 
 
 def wheels_for(python: Path) -> Path:
-    """Returns a folder with the wheels for that Python on this machine."""
+    """Returns a folder with the wheels for this machine and for the Python at this path."""
     # By this pip: that Python may have none.
     return _downloaded(["--python", str(python)], [])
 

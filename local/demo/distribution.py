@@ -100,7 +100,7 @@ def submit_window(guide: Guide, window: int, signature: str) -> None:
 
 
 def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
-    """Prints the state of the Jobs until they have all targets and have ended; returns the Jobs."""
+    """Prints the state of the Jobs, until the Jobs have all targets and have ended. Returns the Jobs."""
     printed: dict[str, str] = {}
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

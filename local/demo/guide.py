@@ -43,7 +43,9 @@ class Guide:
         return self.admin.keys.create(self.project_id, scopes, agent_id=agent_id).key
 
     def until(self, read: Callable[[], T], holds: Callable[[T], bool], what: str, seconds: float = 60) -> T:
-        """Reads a value until `holds` accepts it and returns it; raises Unexpected after `seconds`."""
+        """Reads a value again and again until `holds` accepts it, and returns the accepted value.
+
+        Raises Unexpected after `seconds`."""
         deadline = time.monotonic() + seconds
         while not holds(value := read()):
             if time.monotonic() > deadline:

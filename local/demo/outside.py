@@ -50,7 +50,7 @@ class Outside:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Prints no traceback if a client closes the connection, as Tidegate does with pages that it does not need."""
+        """Prints no traceback if a client closes the connection. Tidegate does so with pages that it does not need."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -77,7 +77,7 @@ def outside(secret: str) -> Iterator[Outside]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Prints nothing: the tour itself prints what matters."""
+            """Prints nothing, because the tour itself prints what matters."""
 
     server = _Server(("127.0.0.1", 0), Routes)
     server.daemon_threads = True
