@@ -106,7 +106,8 @@ UrlsOfParts = Callable[[list[int]], Mapping[int, str]]
 
 @dataclass
 class Journal:
-    """Records on disk which parts of a local file were sent, so that the next run can resume the upload."""
+    """Keeps a record on disk of the parts of a local file that were sent, so that the next run can resume the
+    upload."""
 
     path: Path
     file_id: str = ""
@@ -148,7 +149,7 @@ class Journal:
         self.path.write_text(json.dumps({"file_id": file_id, "signature": signature, "part_size": part_size}) + "\n")
 
     def sent(self, number: int, etag: str) -> None:
-        """Records a part that S3 has stored."""
+        """Notes a part that S3 has stored."""
         self.etags[number] = etag
         with self.path.open("a") as file:
             # Starts with a line break, in case a killed process left the line before incomplete.

@@ -114,7 +114,8 @@ class Agent:
         notify: Callable[[str], None] = notify_systemd,
     ) -> None:
         """Prepares the agent.
-        `limit` is shared by all agents of the process; `notify` sends READY=1 and the like to systemd."""
+
+        `limit` is shared by all agents of the process. `notify` sends states such as READY=1 to systemd."""
         self._notify = notify
         self._client = client
         self._options = options

@@ -759,7 +759,7 @@ def _named(option: str, value: object) -> Iterator[None]:
 
 
 def plain_parts(directory: str) -> tuple[str, ...]:
-    """Splits an absolute path into its names; raises RefusedPath if it is relative or contains '..'."""
+    """Splits an absolute path into its names. Raises RefusedPath if the path is relative or contains '..'."""
     wanted = PurePosixPath(directory)
     if not wanted.is_absolute() or ".." in wanted.parts or "\0" in directory:
         raise RefusedPath(f"{directory!r} is not an absolute path without '..'")

@@ -363,7 +363,7 @@ class Inbox:
             self._accepted |= {key: time.monotonic() for result in results if (key := key_of(result)) in self._done}
 
     def drop(self, key: Key) -> None:
-        """Forgets a transfer; if a poll lists it again, it counts as new."""
+        """Forgets a transfer. If a poll lists the transfer again, it counts as new."""
         with self._changed:
             self._forget(key)
 

@@ -39,7 +39,7 @@ _LEFT_OUT = frozenset({"url", "swarm", "expires_at"})
 
 
 class FileMetadata(NamedTuple):
-    """File system metadata, by which a change of a file is noticed without reading it."""
+    """The metadata of a file, by which a change is noticed without reading the file."""
 
     device: int
     inode: int

@@ -190,7 +190,7 @@ def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
 
 
 def check_url(pool: urllib3.PoolManager, url: str, seconds: float, stopping: threading.Event) -> Ran:
-    """Requests a page until it answers 2xx, for at most `seconds`."""
+    """Requests a page until the page answers 2xx, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         left, found = max(0.1, deadline - time.monotonic()), [Ran(0, "no answer in time", passed=False)]
@@ -459,7 +459,7 @@ class HostReleases:
         return mine == path or bool(one.get("unpack") and mine.parent / RELEASES in path.parents)
 
     def _with_path(self, file: GoalFile) -> GoalFile:
-        """Returns the file with its path on this host, in which all symlinks are resolved."""
+        """Returns the file with its path on this host. In this path, all symlinks are resolved."""
         with self._place(file) as place:
             return file | {"at": os.fspath(place.path / _name_of(file))}
 
@@ -1079,7 +1079,7 @@ class HostReleases:
         return check_url(self.delivery.pool, health["url"], seconds, self.stopping)
 
     def _soak(self) -> None:
-        """Repeats the health check while a revision soaks, and rolls back if it fails."""
+        """Repeats the health check while a revision soaks. Rolls back if the check fails."""
         for state in list(self._states.values()):
             goal, now = state.goal, time.time()
             if state.soaks_until <= now:
@@ -1139,7 +1139,7 @@ class HostReleases:
         return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_mode]
 
     def _look_for_drift(self) -> None:
-        """Records files that somebody has changed, removed or replaced since they were put in place."""
+        """Notes the files that somebody has changed, removed or replaced since they were put in place."""
         for state in list(self._states.values()):
             if state.state != "current" or not state.files:
                 continue
@@ -1204,7 +1204,9 @@ class HostReleases:
         return [f"{where}/{change}"[:1200] for change in changes]
 
     def check_contents(self) -> None:
-        """Reads all files in place repeatedly, at the rate of `--check-rate`, and marks those with wrong content."""
+        """Reads all files in place again and again, at the rate of `--check-rate`.
+
+        Marks the files with wrong content."""
         while self.check_rate is not None and not self.stopping.wait(READ_EVERY):
             with self._lock:
                 files = [file for state in self._states.values() if state.state == "current" for file in state.files]

@@ -122,7 +122,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _make_lenient(stream: TextIO) -> None:
-    """Makes a stream escape characters that its encoding lacks, instead of failing."""
+    """Changes a stream: characters that its encoding lacks are escaped, and are no error."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 

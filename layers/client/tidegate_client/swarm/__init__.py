@@ -1,1 +1,3 @@
-"""Peer-to-peer delivery: the hosts of a Job send each other pieces of the file, and S3 sends those that no host has."""
+"""Peer-to-peer delivery: the hosts of a Job send each other pieces of the file.
+
+S3 sends the pieces that no host has."""

@@ -63,7 +63,7 @@ class Pace:
         self._recent_bytes += length
 
     def origin_gave(self, bytes_a_second: float) -> None:
-        """Records the rate at which S3 sent a piece."""
+        """Notes the rate at which S3 sent a piece."""
         self._line = max(0.7 * self._line, bytes_a_second)
 
     @property

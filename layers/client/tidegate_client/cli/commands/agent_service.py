@@ -71,7 +71,9 @@ def store_login(environment: Sequence[tuple[str, str]]) -> Path:
 
 
 def _inherited() -> list[tuple[str, str]]:
-    """Returns the environment variables that the agent reads, in either spelling; lower case wins, as in the agent."""
+    """Returns the environment variables that the agent reads.
+
+    A name may be in lower or in upper case; lower case wins, as in the agent."""
     names = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", ALLOW_HTTP)
     found = ((name, os.environ.get(name.lower()) or os.environ.get(name)) for name in names)
     return [(name, value) for name, value in found if value]
@@ -91,7 +93,7 @@ def _release_key(options: AgentOptions) -> str | None:
 
 
 def service_for(context: Context, args: argparse.Namespace, options: AgentOptions) -> Service:
-    """Returns the systemd service for these options; raises UsageError if they are not safe or not complete."""
+    """Returns the systemd service for these options. Raises UsageError if the options are not safe or not complete."""
     from tidegate_client.agent.disk import Fence
     from tidegate_client.agent.service import Service
 

@@ -67,7 +67,9 @@ class Item:
 
 
 def _carry(context: Context, items: Sequence[Item]) -> Exit:
-    """Creates the missing records and prints the outcome of each row. The exit code is 1 if the API refused one."""
+    """Creates the missing records and prints the outcome of each row.
+
+    The exit code is 1 if the API refused a record."""
     outcomes = []
     with contextlib.closing(Live(context.output)) as live:
         for done, item in enumerate(items, start=1):
