@@ -48,7 +48,7 @@ Clients = Callable[[str], Any]
 
 
 def parameters(config: Path, given: str, known: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the parameters of the configuration file, overridden by those of PARAMS."""
+    """Returns the parameters of the configuration file. Parameters that PARAMS names override them."""
     settings = tomllib.loads(config.read_text()) if config.exists() else {}
     overrides = settings.get("default", {}).get("deploy", {}).get("parameters", {}).get("parameter_overrides", "")
     words = overrides if isinstance(overrides, list) else shlex.split(overrides)
