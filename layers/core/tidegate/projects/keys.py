@@ -133,7 +133,7 @@ def _listing(key: ApiKey) -> dict[str, str]:
 
 
 def _end(key: ApiKey, at: int) -> dict[str, Any]:
-    """Returns the attributes of a key that ends at the time `at`. They make the key due then, to close its connections.
+    """Returns the attributes of a key that ends at the time `at`. Then compensation closes the key's connections.
 
     Later the table's TTL removes the key's record. The bootstrap key's record is never removed: without it, an ended
     bootstrap key would be valid again.

@@ -574,8 +574,8 @@ class SlowCalls:
     A slow call occupies a function for up to 20 seconds. Sync exports, samples, previews, dry runs and waiting polls of
     hosts are slow calls. Without a limit, one project or host could use up the concurrency of the API.
 
-    Each open call holds a slot as a lease. The slots for polls are in a record of the host, all others in a record of
-    the project.
+    Each open call holds a slot as a lease. The slot of a poll is in a record of the host. The slot of any other call is
+    in a record of the project.
     """
 
     def __init__(self, table: Table, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Projects, the tenants: create, list, read and change them."""
+"""Creates, lists, reads and changes projects, which are the tenants."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _PROJECTS_KEPT = 10_000
 
 
 class Projects:
-    """Projects: create, list, read and change them."""
+    """Creates, lists, reads and changes projects."""
 
     def __init__(self, store: ProjectStore, clock: Clock) -> None:
         self._store = store

@@ -120,7 +120,7 @@ def hkdf_sha256(secret: bytes, info: bytes, *, length: int = 32, salt: bytes = b
 
 
 def derived_secret(root: bytes, project_id: str, generation: int) -> str:
-    """Returns a project's `whsec_…` secret of one generation. It never changes, and reveals no other secret."""
+    """Returns a project's `whsec_…` secret of one generation. The secret never changes, and reveals no other secret."""
     return _derived(root, _INFO, project_id, str(generation))
 
 
