@@ -62,7 +62,7 @@ class CallbackQueue:
 
 
 class Callbacks:
-    """Callbacks for the API: check a URL at submission, list deliveries, deliver again."""
+    """What the API does with callbacks: checks a URL at submission, lists deliveries, and delivers a callback again."""
 
     def __init__(
         self,
