@@ -145,7 +145,7 @@ class SqsQueue:
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Makes failed messages visible again within a minute.
 
-        Otherwise SQS hides them, and their FIFO group, for longer. `records`: the records of Lambda's event. If SQS
+        Otherwise SQS hides them for longer, and their FIFO group, too. `records`: the records of Lambda's event. If SQS
         cannot be reached, the messages come back after their visibility time-out.
         """
         for start in range(0, len(records), _BATCH):

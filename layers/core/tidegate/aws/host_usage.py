@@ -19,7 +19,7 @@ class HostUsage:
     def add(self, address: str, kind: str, window: int, amount: int) -> int:
         """Adds to a counter and returns its new value.
 
-        If AWS gets the write twice because of a retry, it counts twice. That only makes the limit stricter.
+        If a retry makes AWS get the write twice, the amount counts twice. That only makes the limit stricter.
         """
         until = int(self._clock().timestamp()) + _KEPT_SECONDS
         key = keys.host_usage(address, kind, window)
