@@ -25,7 +25,7 @@ def new_id(prefix: str, now: datetime) -> str:
 
 
 def named_id(prefix: str, at: datetime, *parts: str) -> str:
-    """Returns an id like `new_id`, but always the same one for the same moment and parts."""
+    """Returns an id in the format of `new_id`. The same moment and parts always give the same id."""
     tail = int(digest(*parts, length=20), 16)
     return f"{prefix}-{_base32(int(at.timestamp() * 1000), _TIME_DIGITS)}{_base32(tail, 16)}"
 
