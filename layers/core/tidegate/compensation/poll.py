@@ -92,8 +92,8 @@ def after(
     """Returns the state after a poll.
 
     `held_back`: whether some starts must wait for their lane. Then the next poll is soon. `upcoming`: seconds until the
-    next known record becomes overdue, for example a running request if its worker dies now. The next poll is not later
-    than that.
+    next known record becomes overdue. The next poll is not later than that. Such a record may be a running request,
+    which becomes overdue if its worker dies now.
     """
     multiplier = 1 if found else min(poll.multiplier + 1, pace.steps)
     wait = min(LANE_SECONDS, pace.base) if held_back else pace.interval(multiplier)
@@ -535,10 +535,16 @@ def _in_turn(overdue: Sequence[DueItem], lanes: Mapping[str, Sequence[DueItem]])
 
 
 def _since(item: DueItem) -> int:
-    """Returns when the work was first due. A claim moves the due time, and stores the first one in `due_since`."""
+    """Returns the time at which the work was first due.
+
+    A claim moves the due time, and keeps the first one in `due_since`.
+    """
     return int(item["due_since"]) if _was_tried(item) else int(item["due_at"])
 
 
 def _was_tried(item: DueItem) -> bool:
-    """Whether a poll has started the record without effect. The due time is then still the one that the poll set."""
+    """Whether a poll has started the record without effect.
+
+    That is so if the due time is still as the poll's claim set it.
+    """
     return bool(item.get("due_claim") == item["due_at"])
