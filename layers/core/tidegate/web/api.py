@@ -178,9 +178,9 @@ def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
 
 
 def with_error_handlers(app: A) -> A:
-    """Returns the resolver.
+    """Makes the resolver answer every error as a problem document, and returns the resolver.
 
-    From now on, it answers every error as a problem document, also an unknown path or method.
+    That includes an unknown path and an unknown method.
     """
 
     @app.exception_handler(DomainError)
