@@ -522,6 +522,6 @@ def app() -> App:
 
 
 def install(application: App | None) -> None:
-    """Replaces the process's App, for tests. After None, the next call of `app` makes a new one."""
+    """Replaces the process's App, for tests. With None, the next call of `app` makes a new App."""
     global _installed
     _installed = application
