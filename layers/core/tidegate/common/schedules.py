@@ -81,7 +81,10 @@ def run_after(expression: str, due_at: int, now: datetime, timezone: str = UTC_N
 
 
 def run_before(expression: str, due_at: int, timezone: str = UTC_NAME) -> int:
-    """Returns the last time before `due_at` at which the schedule would have fired; `due_at` if there is no such time."""
+    """Returns the last time before `due_at` at which the schedule would have fired.
+
+    If there is none, returns `due_at`.
+    """
     if period := _period(expression):
         return due_at - period
     due = datetime.fromtimestamp(due_at, UTC)
