@@ -32,9 +32,9 @@ def _limit(description: str, most: int, least: int = 0) -> F:
 class Quotas:
     """A project's limits. `share`: the slots of each channel that the project may hold, in place of a fair share.
 
-    With the defaults, a key cannot cost more than the sums in `docs/security.md`. `tests/bench/ceiling.py` adds up
-    these sums. A limit of None is no limit. Only projects from before limits had defaults may have such limits: see
-    `LEGACY`.
+    With the defaults, a key of the project cannot cost more than the sums in `docs/security.md`.
+    `tests/bench/ceiling.py` adds up these sums. A limit of None is no limit. Only projects from before limits had
+    defaults may have such limits: see `LEGACY`.
     """
 
     stored_bytes: Annotated[
