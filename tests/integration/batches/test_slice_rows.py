@@ -64,7 +64,7 @@ def test_batch_whose_file_was_deleted_stops() -> None:
         assert world.step(started["request_id"])["outcome"] == "ended"
         shown = world.shown(batch_id)
     assert shown["status"] == "stopped"
-    assert "not in the library" in shown["stop_reason"]
+    assert "no longer in the library" in shown["stop_reason"]
 
 
 def test_cause_of_a_dead_function_is_not_shown_to_the_caller() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -788,6 +789,30 @@ def test_newer_content_waits_for_a_transfer_whose_answers_were_lost(
     fleet.cloud.clock.advance(121)
     assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
     assert sent(gse)[-1] == ["a-2", "a-3"]
+
+
+@pytest.mark.parametrize("happened", ["answer lost once", "killed before the call"])
+def test_newer_content_waits_while_an_older_transfer_may_have_begun(
+    fleet: Fleet, gse: GseServer, trouble: Trouble, happened: str
+) -> None:
+    """It would be sent again, or is under way: the slower of both transfers would decide what is on the host."""
+    older, newer = two_contents(fleet)
+    if happened == "answer lost once":
+        with trouble("async_transfer_file", "lose"):
+            assert fleet.step("dispatch_transfer", older)["state"] == "waiting"
+    else:
+        killed = patch.object(fleet.cloud.app.distribution.engine, "create", side_effect=KeyboardInterrupt)
+        with killed, pytest.raises(KeyboardInterrupt):
+            fleet.step("dispatch_transfer", older)
+
+    assert fleet.step("dispatch_transfer", newer)["state"] == "waiting"
+    fleet.cloud.clock.advance(121)
+    assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+
+    # The older Job's targets have newer content now: only its other host is sent the older one.
+    states = [fleet.step("dispatch_transfer", older)["state"] for _ in range(2)]
+    assert states[-1] == "dispatched"
+    assert sent(gse)[-1] == ["a-1"]
 
 
 def test_transfer_sent_again_after_a_lost_answer_ends_before_the_newer(

@@ -10,6 +10,7 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer, MotoCloud
 from tests.support.releases import Host, ReleaseWorld
 from tidegate.aws import keys
+from tidegate.aws.table import update
 from tidegate.releases.store import ReleaseStore
 
 
@@ -138,6 +139,18 @@ def test_time_that_does_not_exist_is_refused(world: ReleaseWorld, lie: str) -> N
     world.put()
     report = {"name": "app", "revision": 1, "state": "current", "checked_at": lie}
     assert [tell(world, host, report).status for _ in range(2)] == [422, 422]
+
+
+def test_time_that_does_not_exist_and_is_stored_is_replaced(world: ReleaseWorld) -> None:
+    """An earlier version stored it."""
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    report = {"name": "app", "revision": 1, "state": "current"}
+    assert tell(world, host, report | {"checked_at": "2026-11-18T12:00:00Z"}).status == 200
+    key = keys.host_release(world.fleet.project.id, "host-1", "app")
+    world.cloud.app.releases.table.write(update(key, {"checked_at": "2026-02-30T12:00:00Z"}))
+    assert tell(world, host, report | {"checked_at": "2026-11-18T12:10:00Z"}).status == 200
+    assert world.shown_hosts()["host-1"]["checked_at"] == "2026-11-18T12:10:00Z"
 
 
 def test_check_of_a_host_whose_clock_was_set_back_is_stored(world: ReleaseWorld) -> None:

@@ -55,7 +55,7 @@ def main(url: str, *, resume: bool = False) -> None:
     unfinished: Any = SimpleNamespace(
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
-    pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
+    pauses: Any = SimpleNamespace(not_pausing=lambda _project_id, urls: urls)
     ingest.projects, ingest.files, ingest.host_pauses = projects, files, pauses
     if not resume:
         ingest.unfinished = unfinished

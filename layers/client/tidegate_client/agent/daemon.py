@@ -422,6 +422,9 @@ class Agent:
             log.info("%s: cancelled; the bytes received so far are kept for the next attempt", name)
             self._releases.coming(transfer, seconds=0.0)
             self._inbox.drop(key)
+            if not self._inbox.has_ended(key):
+                # Two polls did not list it, perhaps by mistake: no other one would come for hours.
+                self._poll_trigger.trigger(PUSHED_ROUND, again=False)
             self._stalls.pop(key, None)
             return
         except Restarting:

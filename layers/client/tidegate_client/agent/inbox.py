@@ -220,7 +220,7 @@ class Inbox:
             # Read the journal before anything changes: after an error no transfer must count as taken.
             in_journal = {key for key in listed if has_result(key)}
             for key, item in listed.items():
-                if key in in_journal or self._has_ended(key):
+                if key in in_journal or self.has_ended(key):
                     continue
                 if key in self._done:
                     if self._accepted.get(key, -math.inf) + INDEX_LAG < asked_at:
@@ -271,9 +271,10 @@ class Inbox:
             return self._is_cancelled(key)
 
     def _is_cancelled(self, key: Key) -> bool:
-        return self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED or self._has_ended(key)
+        return self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED or self.has_ended(key)
 
-    def _has_ended(self, key: Key) -> bool:
+    def has_ended(self, key: Key) -> bool:
+        """Whether the API has said that the transfer was cancelled."""
         # A host that has replaced another one knows transfers by longer ids.
         return key[0].partition("~")[0] in self._ended
 

@@ -1083,7 +1083,10 @@ class HostReleases:
         for state in list(self._states.values()):
             goal, now = state.goal, time.time()
             if state.soaks_until <= now:
-                self._settle(state)
+                waiting = (one.goal and one.goal["revision"] > one.active for one in self._states.values())
+                if self._settle(state) is not state and any(waiting):
+                    # Another release may have waited for a path to which this one could have gone back.
+                    self.trigger()
                 continue
             if goal is None or goal["revision"] != state.active:
                 continue

@@ -437,6 +437,7 @@ class RequestClaim:
     made: Mapping[str, str] | None = None
 
 
+_NEVER_MS = 10**15
 _claim: ContextVar[RequestClaim | None] = ContextVar("claim", default=None)
 
 
@@ -470,7 +471,9 @@ def noted(**ids: str) -> list[Write]:
     if claim is None or claim.made is not None:
         return []
     mine = "#run = :mine AND attribute_not_exists(#made)"
-    return [update(claim.key, {"made": ids}, condition=mine, mine=claim.run)]
+    # An earlier version, which may run during a deployment, looks only at this time before it takes over the key.
+    sets = {"made": ids, "in_progress_expiration": _NEVER_MS}
+    return [update(claim.key, sets, condition=mine, mine=claim.run)]
 
 
 _WRITE_LIMIT = 25

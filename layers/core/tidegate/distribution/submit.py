@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.clients import Machines, Message, SqsQueue
 from tidegate.aws.table import current_claim, made_before, noted
@@ -31,7 +32,16 @@ from tidegate.distribution.model import (
     job_key,
     window_end,
 )
-from tidegate.errors import Conflict, FieldError, FileNotFound, Invalid, ScopeMissing, TargetNotGranted
+from tidegate.errors import (
+    Busy,
+    Conflict,
+    DomainError,
+    FieldError,
+    FileNotFound,
+    Invalid,
+    ScopeMissing,
+    TargetNotGranted,
+)
 from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, daily_limit, day_exceeded, is_used_up
@@ -312,7 +322,12 @@ def _count_targets(d: Distribution, project_id: str, targets: int) -> None:
     d.uncounted_targets = {**(d.uncounted_targets if len(d.uncounted_targets) < REMEMBERED else {}), day: pending}
     if pending >= _TARGETS_A_WRITE:
         quotas, _ = _usage_of(d, project_id, now)
-        counts = d.usage.add_today(project_id, now, **{TARGETS: pending})
+        try:
+            counts = d.usage.add_today(project_id, now, **{TARGETS: pending})
+        except (ClientError, BotoCoreError, DomainError):
+            # The Tasks are stored and must be queued. The next submit counts these targets, too.
+            logger.exception("targets were not counted", project_id=project_id)
+            return
         d.known_quotas[project_id] = (now.timestamp() + _QUOTAS_SECONDS, quotas, counts)
         d.uncounted_targets.pop(day)
 
@@ -448,10 +463,11 @@ def _bind_directly(
             # The queue may have accepted some messages: collect_targets then writes the same Tasks.
             d.tasks.add_missing(tasks, expires_at)
         bind(d, job.project_id, job.job_id, arrivals)
-    except Exception:
-        # An earlier run of the request may have queued them.
-        if current_claim() is None:
-            d.tasks.delete(tasks)
+    except Exception as error:
+        if current_claim() is not None:
+            # An earlier run of the request may have queued them. Not a refusal, which would free the key.
+            raise Busy("the targets could not be queued: repeat this request in a few seconds") from error
+        d.tasks.delete(tasks)
         raise
 
 

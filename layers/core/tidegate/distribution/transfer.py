@@ -298,6 +298,8 @@ def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Sh
     if not others:
         return list(shards)
     ours = {target: shard.sequences.get(target, job.sequence or 0) for shard in shards for target in shard.unfinished}
+    if not ours:
+        raise TransferRefused(f"newer content was sent to {job.spec.target_file_dir} by a later Job")
     newer: dict[Target, Job] = {}
     running = False
     for other in others:
@@ -332,10 +334,12 @@ def _older_runs(d: Distribution, job: Job, other: Job, shards: Sequence[Shard], 
         _supersede(d, other, shards, dict.fromkeys(targets, job))
     running, now = False, d.clock().timestamp()
     for transfer in d.transfers.list(other):
-        if transfer.state != SENT or now >= (other.deadline or 0):
-            # The id of a transfer whose answer was lost is not known. If it was sent again, with the same content, the
-            # second one ends later. Else only its deadline ends it, for which the caller waits as for an offline host.
-            running |= transfer.state == UNKNOWN and now < (other.deadline or 0)
+        if now >= (other.deadline or 0):
+            continue
+        # The id of a transfer whose answer was lost is not known, so only its deadline ends it. The caller waits for it
+        # as for a host that is offline.
+        running |= transfer.state in (INTENDED, UNKNOWN) or transfer.unanswered > 0
+        if transfer.state != SENT:
             continue
         try:
             reports = d.engine.results(other, transfer, transfer.shards).targets

@@ -380,8 +380,12 @@ class HostReport:
         """
         if self.checked_at is None or known.checked_at is None:
             return self.checked_at != known.checked_at
-        before, now = (datetime.fromisoformat(one) for one in (known.checked_at, self.checked_at))
-        return abs((now - before).total_seconds()) >= CHECKED_SECONDS
+        try:
+            before = datetime.fromisoformat(known.checked_at)
+        except ValueError:
+            # A time that does not exist, which an earlier version stored.
+            return True
+        return abs((datetime.fromisoformat(self.checked_at) - before).total_seconds()) >= CHECKED_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +549,8 @@ def decide(
     """The release after a look at its hosts. It waits, opens the next wave, is converged, is stopped, or is taken back.
 
     A wave passes when nine tenths of its connected hosts have reported, at least one has, few enough have failed, and
-    this has held for the soak time. A wave without a connected host grows until it has one.
+    this has held for the soak time. A wave without a connected host grows to the nearest one of the next wave. If that
+    wave has none either, the wave passes. While no host of the release is connected, it waits.
 
     Hosts that were offline before the wave neither fail it nor delay it. Hosts that go offline during the wave may do
     so because of the revision, so they delay the wave for an hour. While no host has reported, the wave waits longer.
@@ -577,13 +582,14 @@ def decide(
     release = replace(release, reason=None)
     status = WAITING if release.holds(desired) else ROLLING
     is_last = release.share >= 100
-    if not (told or expected or lost or is_last):
-        # The connected hosts are all outside the share.
-        nearest = min((rank(release.name, host.agent_id) for host in hosts if host.online), default=None)
-        if nearest is not None:
-            share = math.floor(nearest * 100) + 1
+    # No host of the wave is or was there: the connected hosts are all outside the share.
+    is_empty = not (told or expected or lost or is_last) and any(host.online for host in hosts)
+    if is_empty:
+        nearest = min(rank(release.name, host.agent_id) for host in hosts if host.online) * 100
+        if nearest < next_share(revision, release.wave + 1):
+            share = math.floor(nearest) + 1
             return replace(release, share=share, status=status, held_since=not_yet, wave_at=now)
-    if not told or len(heard) < _HEARD * len(expected):
+    if not (told or is_empty) or len(heard) < _HEARD * len(expected):
         return replace(release, status=status, held_since=not_yet)
     held_since = release.held_since if release.held_since is not None else now
     soak = revision.soak_s + (wave.wait_s if wave else 0)

@@ -347,11 +347,6 @@ def roll_back(r: Releases, project_id: str, name: str, to: int | None, who: str,
 def _taken_back(r: Releases, before: Release, number: int, why: str, who: str) -> Release:
     revision = r.store.revision(before.project_id, before.name, number)
     _require_free_paths(r, before, revision)
-    for signature in dict.fromkeys(file.signature for file in revision.files):
-        content = r.distribution.contents.get(before.project_id, signature)
-        if content is None or content.state != READY:
-            why = f"{why}; the library no longer has {signature}: hosts that did not keep it cannot go back"
-            break
     saved = take_back(r, before, number, why, who)
     start_watch(r, saved)
     return saved

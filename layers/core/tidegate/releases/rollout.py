@@ -24,6 +24,7 @@ from tidegate.distribution.fleet import is_time_to_repeat, spread_seconds, wake_
 from tidegate.distribution.model import FleetAgent, Target, TransferSpec
 from tidegate.distribution.submit import submit
 from tidegate.errors import Conflict, DomainError, PathTaken, RecordNotFound
+from tidegate.files.model import READY
 from tidegate.notifications.notices import Notice, notice_id_for
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.model import READ_UNITS
@@ -543,6 +544,11 @@ def take_back(r: Releases, before: Release, number: int, why: str, who: str) -> 
     """Stores a new revision with the content of revision `number`, for all hosts at once."""
     now = r.clock()
     source = r.store.revision(before.project_id, before.name, number)
+    for signature in dict.fromkeys(file.signature for file in source.files):
+        content = r.distribution.contents.get(before.project_id, signature)
+        if content is None or content.state != READY:
+            why = f"{why}; the library no longer has {signature}: hosts that did not keep it cannot go back"
+            break
     after = withdrawn(before, why)
     copy = replace(
         source,
