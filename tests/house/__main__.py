@@ -9,7 +9,7 @@ from tests.house import figures
 MOST_FILES = 45
 # Lines grow with what the product does, so they are held against that. Before the fold: 53,838 lines without
 # docstrings, 136 routes, 396 for each.
-MOST_LINES_A_ROUTE = 420
+MOST_LINES_A_ROUTE = 421
 _PAIRS_LISTED = 40
 MOST_CHANGES = {"download": 650, "export": 650, "ingest": 650, "batch": 750}
 

@@ -314,8 +314,7 @@ class Wave(NamedTuple):
         int, F("seconds from the start of this wave to the earliest start of the next one", ge=0, le=3600, strict=True)
     ] = 0
     max_failed_percent: Annotated[
-        int,
-        F("the Job stops if more than this percentage of the wave's targets fail", ge=0, le=100, strict=True),
+        int, F("the Job stops if more than this percentage of the wave's targets fail", ge=0, le=100, strict=True)
     ] = 0
 
 

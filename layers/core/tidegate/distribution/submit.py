@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from aws_lambda_powertools import Logger
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.clients import Machines, Message, SqsQueue
 from tidegate.aws.table import current_claim, made_before, noted
@@ -32,16 +31,7 @@ from tidegate.distribution.model import (
     job_key,
     window_end,
 )
-from tidegate.errors import (
-    Busy,
-    Conflict,
-    DomainError,
-    FieldError,
-    FileNotFound,
-    Invalid,
-    ScopeMissing,
-    TargetNotGranted,
-)
+from tidegate.errors import Busy, Conflict, FieldError, FileNotFound, Invalid, ScopeMissing, TargetNotGranted
 from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, daily_limit, day_exceeded, is_used_up
@@ -324,7 +314,7 @@ def _count_targets(d: Distribution, project_id: str, targets: int) -> None:
         quotas, _ = _usage_of(d, project_id, now)
         try:
             counts = d.usage.add_today(project_id, now, **{TARGETS: pending})
-        except (ClientError, BotoCoreError, DomainError):
+        except Exception:
             # The Tasks are stored and must be queued. The next submit counts these targets, too.
             logger.exception("targets were not counted", project_id=project_id)
             return
