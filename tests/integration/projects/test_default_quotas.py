@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import update
+from tidegate.errors import Busy
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, DayBudget, UsageStore
 from tidegate.projects.model import DEFAULTS, LEGACY
 from tidegate.projects.projects import quotas_from
@@ -179,3 +181,18 @@ def test_what_a_runner_reads_counts_as_its_time(cloud: MotoCloud, project: Proje
     budget.settle(runner_seconds=10, outgoing_calls=1)
 
     assert usage.today(project.id, now)["runner_seconds"] == 10 + 25
+
+
+def test_targets_that_could_not_be_counted_are_counted_with_the_next(cloud: MotoCloud) -> None:
+    """Their Tasks are stored then: the request is accepted, and its targets are sent the file."""
+    project = calls.with_file(cloud)
+    single = calls.body(target_agent_id="a")
+    body = {name: value for name, value in single.items() if not name.startswith(("target_agent", "target_container"))}
+    body["targets"] = [{"agent_id": f"a-{number}"} for number in range(600)]
+    used = show(cloud, project)["usage"].get("targets_per_day") or 0
+    with patch.object(UsageStore, "add_today", side_effect=Busy("DynamoDB does not answer")):
+        answer = cloud.http("POST", "/v1/downloads/batch", json=body, key=project.key)
+    assert answer.status == 202, answer.body
+
+    assert cloud.http("POST", "/v1/downloads", json=single, key=project.key).status == 202
+    assert show(cloud, project)["usage"]["targets_per_day"] == used + 601

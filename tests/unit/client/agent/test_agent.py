@@ -7,6 +7,8 @@ import pwd
 import random
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from tidegate_client.agent.codes import Code
 from tidegate_client.agent.disk import Fence, Partials
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import AlreadyRunning, HiddenFile, Journal
+from tidegate_client.download import Cancelled
 from tidegate_client.errors import TidegateError
 
 CONTENT = random.Random(3).randbytes(700_001)
@@ -194,6 +197,23 @@ def test_expired_url_is_replaced_by_the_next_poll(
 
     assert api.wait_for(transfer)["error_code"] == 0
     assert (root / "data/app.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_transfer_that_polls_missed_is_asked_for_again(
+    api: AgentApi, store: Store, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """Its index may lag behind. If the API said that it was cancelled, there is nothing to ask for."""
+    agent = start_agent().agent
+    asked: list[object] = []
+    transfer: Any = {"transfer_id": "tr-1", "container_id": "", "file_name": "app.bin"}
+    object.__setattr__(agent, "_delivery", Mock(run=Mock(side_effect=Cancelled)))
+    monkeypatch.setattr(agent._poll_trigger, "trigger", lambda *given, **_: asked.append(given))
+    monkeypatch.setattr(agent._inbox, "has_ended", lambda _: is_cancelled)
+
+    agent._deliver(transfer)
+
+    assert len(asked) == (0 if is_cancelled else 1)
 
 
 def test_withdrawn_transfer_stops_and_keeps_its_part_file(
