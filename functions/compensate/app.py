@@ -1,7 +1,4 @@
-"""The compensation poll. This function runs for each tick in its queue.
-
-Every minute, a schedule also runs it, to restart the poll if a tick was lost.
-"""
+"""The compensation poll: runs for each tick in its queue, and each minute, to restart the poll if a tick was lost."""
 
 from __future__ import annotations
 

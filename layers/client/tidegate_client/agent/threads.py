@@ -119,10 +119,12 @@ class PollTrigger:
     def trigger(self, within: float = 0.0, *, again: bool = True) -> None:
         """Starts a poll at a random moment within this number of seconds.
 
-        `again`: two more polls follow if that poll lists nothing new."""
-        at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
+        `again`: two more polls follow if that poll lists nothing new. Without it, a poll that is planned is enough."""
+        now = time.monotonic()
+        at = now + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
-            self._due = sorted({*self._due, at})[:16]
+            if again or all(due <= now for due in self._due):
+                self._due = sorted({*self._due, at})[:16]
             if again:
                 self._follow_ups = [at + later for later in FOLLOW_UP_SECONDS]
             self._changed.notify_all()
