@@ -100,10 +100,11 @@ def test_data_posted_before_answer_reach_next_serial_item(lab: Lab, business: Bu
 def test_new_slice_does_not_reuse_a_spent_token(lab: Lab, business: Business) -> None:
     batch = lab.batch(50, rate=0.5)
     lab = lab.faster(slice_seconds=0.3)
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while time.monotonic() < began + 3:
         lab.slice(batch)
-    assert len(business.calls) <= 2
+    # Two, if the last slice ended in time.
+    assert len(business.calls) <= 1 + (time.monotonic() - began) * 0.5
 
 
 def test_batch_with_distant_next_call_sleeps_outside_function(lab: Lab, business: Business) -> None:
